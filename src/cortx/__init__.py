@@ -1,0 +1,65 @@
+"""cortx: real-time explanations for any model.
+
+game = cortx.Game(model, reference=X_train, output="probability")
+labels = cortx.shapley(game, X_some)
+explainer = cortx.CoRTX(seed=0).fit(game, X_train, labels=labels)
+explanation = explainer.explain(X_test)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from cortx import estimators as estimators
+    from cortx import metrics as metrics
+    from cortx.errors import CortxError as CortxError
+    from cortx.estimators.shapley import shapley as shapley
+    from cortx.explainer.artifact import load as load
+    from cortx.explainer.explainer import CoRTX as CoRTX
+    from cortx.explanation import Explanation as Explanation
+    from cortx.games.game import Game as Game
+    from cortx.interfaces import plots as plots
+
+# Public name -> where it lives; imported on first use, so that `cortx --help` never waits for torch.
+_LAZY = {
+    "CoRTX": "cortx.explainer.explainer:CoRTX",
+    "CortxError": "cortx.errors:CortxError",
+    "Explanation": "cortx.explanation:Explanation",
+    "Game": "cortx.games.game:Game",
+    "estimators": "cortx.estimators",
+    "load": "cortx.explainer.artifact:load",
+    "metrics": "cortx.metrics",
+    "plots": "cortx.interfaces.plots",
+    "shapley": "cortx.estimators.shapley:shapley",
+}
+
+__all__ = [
+    "CoRTX",
+    "CortxError",
+    "Explanation",
+    "Game",
+    "__version__",
+    "estimators",
+    "load",
+    "metrics",
+    "plots",
+    "shapley",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'cortx' has no attribute {name!r}")
+    module, _, attribute = _LAZY[name].partition(":")
+    loaded = importlib.import_module(module)
+    value = getattr(loaded, attribute) if attribute else loaded
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

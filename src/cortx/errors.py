@@ -1,0 +1,53 @@
+"""The errors cortx raises on purpose. Catch `CortxError` to catch them all."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArtifactError",
+    "BudgetError",
+    "CortxError",
+    "FingerprintError",
+    "InputError",
+    "MissingDependencyError",
+    "ModelError",
+    "NotFittedError",
+]
+
+
+class CortxError(Exception):
+    """Anything cortx refuses to do, with what came, what is allowed and what to do."""
+
+
+class InputError(CortxError, ValueError):
+    """A table, an argument or a setting that cannot be used."""
+
+
+class BudgetError(InputError):
+    """A number of model evaluations that is too small for what was asked, or would explode."""
+
+
+class ModelError(CortxError, RuntimeError):
+    """The model under explanation raised, or returned something that is not a finite number per row."""
+
+
+class NotFittedError(CortxError, RuntimeError):
+    """The explainer has not been fitted or loaded yet."""
+
+
+class ArtifactError(CortxError):
+    """A saved explainer that is missing, damaged or not ours."""
+
+
+class FingerprintError(ArtifactError):
+    """A saved explainer was loaded with a model other than the one it was fitted for."""
+
+
+class MissingDependencyError(CortxError, ImportError):
+    """An optional library is needed for what was asked."""
+
+
+def need(module: str, why: str, extra: str) -> MissingDependencyError:
+    """The error for an optional library that is not installed."""
+    return MissingDependencyError(
+        f"{why} needs {module}, which is not installed; run: pip install 'cortx-explain[{extra}]'"
+    )

@@ -1,0 +1,18 @@
+"""Estimators turn games into explanation labels with standard errors and their cost."""
+
+from __future__ import annotations
+
+from cortx.estimators.block import Block, Estimate, Estimator
+from cortx.registry import Registry
+
+ESTIMATORS: Registry[Estimator] = Registry(
+    "estimator",
+    {
+        "exact": "cortx.estimators.exact:Exact",
+        "kernel": "cortx.estimators.kernel_shap:KernelShap",
+        "permutation": "cortx.estimators.permutation:Permutation",
+        "banzhaf": "cortx.estimators.banzhaf:Banzhaf",
+    },
+)
+
+__all__ = ["ESTIMATORS", "Block", "Estimate", "Estimator"]

@@ -1,0 +1,94 @@
+"""What an estimator sees: a few rows of a game, reduced to the players that matter for them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.games import Game, Rows
+from cortx.seeding import mix, row_uniforms
+
+Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Rows with the same number of active players; the other players are null and already known to get zero."""
+
+    game: Game
+    rows: Rows
+    active: npt.NDArray[np.int64]
+    """(rows, n) the active players of each row."""
+    full: Array
+    """v(all), (rows, outputs)."""
+    seed: int
+    round: int = 0
+
+    @property
+    def n_players(self) -> int:
+        return int(self.active.shape[1])
+
+    @property
+    def empty(self) -> Array:
+        """v(none), (outputs,)."""
+        return self.game.base_values
+
+    @property
+    def total(self) -> Array:
+        """v(all) - v(none), (rows, outputs): what the attributions share."""
+        return self.full - self.empty
+
+    def values(self, coalitions: BoolArray, *, distinct: bool) -> Array:
+        """v(S), (rows, k, outputs), for coalitions of active players, (k, n) or (rows, k, n)."""
+        n_rows = len(self.rows)
+        if coalitions.ndim == 2 and (self.active == self.active[0]).all():
+            wide = np.zeros((coalitions.shape[0], self.game.n_players), dtype=bool)
+            wide[:, self.active[0]] = coalitions
+            return self.game.values(self.rows, wide, distinct=distinct)
+        k = coalitions.shape[-2]
+        wide = np.zeros((n_rows, k, self.game.n_players), dtype=bool)
+        index = np.broadcast_to(self.active[:, None, :], (n_rows, k, self.n_players))
+        np.put_along_axis(wide, index, np.broadcast_to(coalitions, index.shape), axis=2)
+        return self.game.values(self.rows, wide, distinct=distinct)
+
+    def uniforms(self, count: int, stream: int) -> Array:
+        """Uniform draws, (rows, count): each row's own, whatever block it sits in; other streams are independent."""
+        name = np.asarray([self.seed, self.round, stream], dtype=np.uint64)
+        with np.errstate(over="ignore"):
+            word = mix(mix(mix(name[:1]) ^ name[1:2]) ^ name[2:])[0]
+        return row_uniforms(self.rows.words, int(word), 0, count)
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Values and their standard errors, (rows, n, outputs); zero where exact, NaN where not known."""
+
+    values: Array
+    errors: Array
+
+
+class Estimator(ABC):
+    """Turns games into labels. Settings go to the constructor; a new estimator is one file and one line."""
+
+    name: ClassVar[str]
+    efficient: ClassVar[bool] = True
+    """Whether the values of a row always add up to v(all) - v(none)."""
+    shares_coalitions: ClassVar[bool] = False
+    """Whether all rows of a block are asked for the same coalitions, so that rows are grouped by pattern."""
+
+    @abstractmethod
+    def least(self, n_players: int) -> int:
+        """The fewest values v(S) of a row (v(all) and v(none) aside) that give an estimate."""
+
+    @abstractmethod
+    def spends(self, n_players: int, budget: int) -> int:
+        """How many values v(S) of a row it would ask for, given at most `budget` of them."""
+
+    @abstractmethod
+    def estimate(self, block: Block, budget: int) -> Estimate:
+        """The estimate from at most `budget` values v(S) of each row (v(all) and v(none) aside)."""

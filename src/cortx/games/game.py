@@ -1,0 +1,355 @@
+"""`Game`: a model and a reference become v(S), the model's output when only the players in S are present."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cortx.errors import InputError
+from cortx.games.models import Model, Output, adapt
+from cortx.games.players import Groups, Players, make_players
+from cortx.tables import FRAMES, Column, Matrix, Schema, Table, read_table, reference_row, write_table
+
+BoolArray = npt.NDArray[np.bool_]
+Array = npt.NDArray[np.float64]
+MIB = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a game, ready to be masked."""
+
+    table: Table
+    active: BoolArray
+    """(rows, players): false where a player equals its reference, so its presence changes nothing."""
+    words: npt.NDArray[np.uint64]
+    """One word a row, from its content alone: what seeds the row's random draws."""
+    data: Any = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def take(self, index: npt.NDArray[np.int64]) -> Rows:
+        table = Table(self.table.matrix[index], self.table.schema)
+        return Rows(table, self.active[index], self.words[index], None)
+
+
+class Game:
+    """What is explained: a model, what replaces an absent feature, and which output.
+
+    Parameters
+    ----------
+    model:
+        A torch module, a scikit-learn estimator or Pipeline, an XGBoost or LightGBM model, the path of an ONNX
+        file, or a function from a table (of the kind you give) to numbers.
+    reference:
+        A table (its mean, and the mode of categorical columns), a single row (that row), or ``"zero"``.
+    background:
+        Instead of `reference`: a sample of rows; v(S) is then the average over them (paid for once per row).
+    output:
+        ``"probability"``, ``"log-odds"`` or ``"raw"``; ``"auto"`` is probability for classifiers, else raw.
+    target:
+        One class (its label or number), or ``"all"``. By default the positive class of a binary classifier, and
+        every output of any other model.
+    players:
+        Groups of columns that are explained as one, ``{"colour": ["colour_red", "colour_blue"]}``.
+    categorical:
+        Numeric columns (names or numbers) that hold categories; text, category and boolean columns always do.
+    frame:
+        The kind of table the model is given: "numpy", "pandas", "polars", "pyarrow". By default the kind of the
+        reference if that is a frame, else the kind of the rows.
+    memory_budget:
+        Bytes of masked rows that may exist at a time.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        reference: Any = None,
+        *,
+        background: Any = None,
+        output: Output = "auto",
+        target: int | str | None = None,
+        players: Groups | None = None,
+        categorical: Iterable[str | int] = (),
+        frame: str | None = None,
+        memory_budget: int = 64 * MIB,
+    ) -> None:
+        if (reference is None) == (background is None):
+            raise InputError(
+                "give either reference= (a table, a row or 'zero') or background= (a sample of rows)"
+            )
+        if isinstance(reference, str) and reference != "zero":
+            raise InputError(f"reference must be a table, a row or 'zero', got {reference!r}")
+        if frame is not None and frame not in FRAMES:
+            raise InputError(f"frame must be one of {', '.join(FRAMES)}, got {frame!r}")
+        if memory_budget < MIB:
+            raise InputError(f"memory_budget is in bytes and at least {MIB}, got {memory_budget}")
+        self.model: Model = adapt(model, output)
+        self.memory_budget = int(memory_budget)
+        self.evaluations = 0
+        self._target = target
+        self._groups = players
+        self._categorical = tuple(categorical)
+        self._frame = frame
+        self._schema: Schema | None = None
+        self._absent: Matrix | None = None
+        if background is not None:
+            self._use(read_table(background, categorical=self._categorical, what="the background"))
+        elif not isinstance(reference, str):
+            self._use(_reference_table(reference, self._categorical))
+
+    # What the game knows about its table -----------------------------------------------------------------
+
+    def _use(self, absent: Table) -> None:
+        if len(absent) == 0:
+            raise InputError("the background has no rows; give at least one")
+        self._schema, self._absent = absent.schema, absent.matrix
+
+    @property
+    def bound(self) -> bool:
+        """False only while a "zero" game has not seen a table yet."""
+        return self._schema is not None
+
+    @property
+    def schema(self) -> Schema:
+        if self._schema is None:
+            raise InputError(
+                "reference='zero' learns its columns from the first table; call game.rows(X) first"
+            )
+        return self._schema
+
+    @property
+    def absent(self) -> Matrix:
+        """What replaces absent columns: the reference, (1, columns), or the background, (sample, columns)."""
+        _ = self.schema
+        assert self._absent is not None
+        return self._absent
+
+    @cached_property
+    def players(self) -> Players:
+        return make_players(self.schema.names, self._groups)
+
+    @property
+    def n_players(self) -> int:
+        return len(self.players)
+
+    @property
+    def evaluations_per_value(self) -> int:
+        """Model evaluations that one v(S) of one row costs."""
+        return len(self.absent)
+
+    @cached_property
+    def base_values(self) -> Array:
+        """v(empty set), (outputs,): the model's output when every player is absent."""
+        return self._predict(self.absent, self.schema).mean(axis=0)
+
+    @property
+    def n_outputs(self) -> int:
+        return len(self.base_values)
+
+    @cached_property
+    def output_names(self) -> tuple[str, ...] | None:
+        """Names of the outputs, when there are several."""
+        names = self.model.class_names
+        if self.n_outputs == 1:
+            return None
+        return (
+            names if names and len(names) == self.n_outputs else tuple(str(k) for k in range(self.n_outputs))
+        )
+
+    def rows(self, data: Any) -> Rows:
+        """Reads and checks rows: columns by name, no infinities, at least one row."""
+        table = read_table(data, schema=self._schema, categorical=self._categorical, what="the table")
+        if len(table) == 0:
+            raise InputError("the table has no rows; give at least one")
+        if self._schema is None:
+            coded = [column.name for column in table.schema.columns if column.coded]
+            if coded:
+                raise InputError(
+                    f"reference='zero' has no meaning for text columns {coded}; give a row or a table"
+                )
+            self._use(Table(np.zeros((1, table.matrix.shape[1])), table.schema))
+        return self._ready(table, data)
+
+    def _ready(self, table: Table, data: Any) -> Rows:
+        return Rows(table, self.players.any_column(self._differs(table.matrix)), table.row_words(), data)
+
+    def _differs(self, matrix: Matrix) -> BoolArray:
+        """(rows, columns): true where a row differs from some absent value."""
+        differs = np.zeros(matrix.shape, dtype=bool)
+        for absent in self.absent:
+            differs |= (matrix != absent) & ~(np.isnan(matrix) & np.isnan(absent))
+        return differs
+
+    # Evaluation -------------------------------------------------------------------------------------------
+
+    def full_values(self, rows: Rows) -> Array:
+        """v(all players), (rows, outputs): the model's own output."""
+        parts = [
+            self._predict(rows.table.matrix[part], rows.table.schema)
+            for part in _slices(len(rows), self._chunk)
+        ]
+        return np.concatenate(parts)
+
+    def values(self, rows: Rows, coalitions: BoolArray, *, distinct: bool = False) -> Array:
+        """v(S) for every row and coalition, (rows, k, outputs).
+
+        `coalitions` is (k, players) for all rows or (rows, k, players). Coalitions that give a row the same
+        masked copy are evaluated once; `distinct` says that there are none, and saves the search.
+        """
+        coalitions = np.asarray(coalitions, dtype=bool)
+        shared = coalitions.ndim == 2
+        if not distinct:
+            per_row = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:]))
+            return self._values_of_distinct(rows, per_row & rows.active[:, None, :])
+        k = coalitions.shape[-2]
+        result = np.empty((len(rows), k, self.n_outputs))
+        chunk = self._chunk
+        for row_part in _slices(len(rows), max(1, chunk // k)):
+            matrix = rows.table.matrix[row_part]
+            for k_part in _slices(k, chunk):
+                part = coalitions[None, k_part] if shared else coalitions[row_part, k_part]
+                result[row_part, k_part] = self._masked(matrix, part, rows.table.schema)
+        return result
+
+    def _values_of_distinct(self, rows: Rows, coalitions: BoolArray) -> Array:
+        """Evaluates each row's different coalitions once and copies the results to their duplicates."""
+        n, k, _ = coalitions.shape
+        packed = np.packbits(coalitions, axis=2)
+        owner = np.repeat(np.arange(n, dtype=">u4"), k).view(np.uint8).reshape(n, k, 4)
+        keys = np.ascontiguousarray(np.concatenate([owner, packed], axis=2)).reshape(n * k, -1)
+        words = keys.view(np.dtype((np.void, keys.shape[1]))).ravel()
+        _, first, inverse = np.unique(words, return_index=True, return_inverse=True)
+        row_of, column_of = first // k, first % k
+        result = np.empty((len(first), self.n_outputs))
+        for part in _slices(len(first), self._chunk):
+            matrix = rows.table.matrix[row_of[part]]
+            masks = coalitions[row_of[part], column_of[part]][:, None, :]
+            result[part] = self._masked(matrix, masks, rows.table.schema)[:, 0]
+        return result[inverse].reshape(n, k, self.n_outputs)
+
+    def _masked(self, matrix: Matrix, coalitions: BoolArray, schema: Schema) -> Array:
+        """One chunk: x_S = S*x + (1-S)*x_r (paper Sec. 2.1), its outputs averaged over the background."""
+        dtype, device = self.model.dtype, self.model.device
+        present = torch.from_numpy(self.players.columns(coalitions)).to(device)  # (rows or 1, k, columns)
+        rows = torch.from_numpy(matrix).to(device, dtype)[:, None, :]
+        total: Array | None = None
+        for absent in self.absent:
+            masked = torch.where(present, rows, torch.from_numpy(absent).to(device, dtype))
+            n, k, _ = masked.shape
+            outputs = self._predict(masked.reshape(n * k, -1), schema).reshape(n, k, -1)
+            total = outputs if total is None else total + outputs
+        assert total is not None
+        return total / len(self.absent)
+
+    def _predict(self, matrix: Matrix | torch.Tensor, schema: Schema) -> Array:
+        """The model on encoded rows, (rows, outputs); every evaluation is counted here."""
+        n_rows = int(matrix.shape[0])
+        batch: Any
+        if self.model.tensor:
+            self._need_numbers(schema)
+            batch = torch.as_tensor(matrix).to(self.model.device, self.model.dtype)
+        else:
+            numbers = matrix.numpy() if isinstance(matrix, torch.Tensor) else matrix
+            batch = write_table(numbers, self._model_schema(schema))
+        self.evaluations += n_rows
+        return self._select(self.model(batch, n_rows))
+
+    def _need_numbers(self, schema: Schema) -> None:
+        coded = [column.name for column in schema.columns if column.coded]
+        if coded:
+            raise InputError(
+                f"the model takes one matrix of numbers, but these columns hold categories: {coded}; "
+                "wrap the model in a function that encodes the frame"
+            )
+
+    def _model_schema(self, schema: Schema) -> Schema:
+        frame = self._frame or schema.frame
+        if frame == schema.frame:
+            return schema
+        return Schema(tuple(_convert(column, schema.frame, frame) for column in schema.columns), frame)
+
+    def _select(self, outputs: Array) -> Array:
+        names = self.model.class_names
+        n = outputs.shape[1]
+        if self._target == "all":
+            if n == 1 and self.model.output == "probability":
+                return np.concatenate([1 - outputs, outputs], axis=1)
+            return outputs
+        if self._target is None:
+            binary = n == 2 and self.model.output in ("probability", "log-odds") and names is not None
+            return outputs[:, 1:] if binary else outputs
+        if names and str(self._target) in names and len(names) == n:
+            return outputs[:, [names.index(str(self._target))]]
+        if isinstance(self._target, (int, np.integer)) and 0 <= self._target < n:
+            return outputs[:, [int(self._target)]]
+        allowed = ", ".join(names) if names else f"0..{n - 1}"
+        raise InputError(f"target must be 'all' or one of {allowed}, got {self._target!r}")
+
+    @property
+    def _chunk(self) -> int:
+        """Rows for each call of the model: what suits the model, within the memory budget."""
+        # A masked row exists as numbers, as the model's table and, inside the model, a few times more.
+        row_bytes = 8 * len(self.schema.columns) * 6
+        return max(1, min(self.model.chunk_rows, self.memory_budget // row_bytes))
+
+    def fingerprint(self, rows: Rows) -> Array:
+        """The model's outputs on probe rows, to recognise it again; not counted as cost."""
+        spent = self.evaluations
+        try:
+            return self.full_values(rows)
+        finally:
+            self.evaluations = spent
+
+
+def _reference_table(reference: Any, categorical: tuple[str | int, ...]) -> Table:
+    """A table gives its mean and mode; one row (also a one-dimensional array) stands for itself."""
+    if hasattr(reference, "detach") and hasattr(reference, "cpu"):
+        reference = reference.detach().cpu().numpy()
+    if isinstance(reference, (list, tuple)):
+        reference = np.asarray(reference)
+    if isinstance(reference, np.ndarray) and reference.ndim == 1:
+        reference = reference.reshape(1, -1)
+    table = read_table(reference, categorical=categorical, what="the reference")
+    if len(table) == 1:
+        return table
+    return Table(reference_row(table), table.schema)
+
+
+def _convert(column: Column, source: str, frame: str) -> Column:
+    """The column for another kind of frame, with the plainest dtype that holds its values."""
+    if source == frame:
+        return column
+    kinds = {type(value) for value in column.values if value is not None}
+    return replace(column, dtype=_plain_dtype(frame, column.coded, bool in kinds or np.bool_ in kinds))
+
+
+def _plain_dtype(frame: str, coded: bool, boolean: bool) -> Any:
+    if frame == "pandas":
+        import pandas as pd
+
+        if not coded:
+            return np.dtype(np.float64)
+        return np.dtype(bool) if boolean else pd.Series(["a"]).dtype
+    if frame == "polars":
+        import polars as pl
+
+        return (pl.Boolean() if boolean else pl.String()) if coded else pl.Float64()
+    if frame == "pyarrow":
+        import pyarrow as pa
+
+        return (pa.bool_() if boolean else pa.string()) if coded else pa.float64()
+    if coded:
+        raise InputError("frame='numpy' cannot hold text columns; use 'pandas' or 'polars'")
+    return np.dtype(np.float64)
+
+
+def _slices(total: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, total)) for start in range(0, total, size))

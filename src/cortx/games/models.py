@@ -1,0 +1,326 @@
+"""Adapters: any model as a function from a batch of rows to finite numbers, (rows, outputs)."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cortx.errors import InputError, ModelError, need
+
+Output = Literal["auto", "probability", "log-odds", "raw"]
+OUTPUTS: tuple[str, ...] = ("auto", "probability", "log-odds", "raw")
+Array = npt.NDArray[np.float64]
+
+# Probabilities are kept this far from 0 and 1 before their log-odds are taken.
+LOG_ODDS_MARGIN = 1e-7
+
+
+class Model(ABC):
+    """A model under explanation. `tensor` models take a torch tensor, the others the caller's own table."""
+
+    tensor: bool = False
+    dtype: torch.dtype = torch.float64
+    device: torch.device = torch.device("cpu")
+    chunk_rows: int = 32_768
+    """Rows per call at which the model runs well; a memory budget may lower it."""
+    class_names: tuple[str, ...] | None = None
+
+    def __init__(self, output: Output) -> None:
+        self.output: Output = output
+
+    @abstractmethod
+    def outputs(self, batch: Any) -> Any:
+        """What `output` asks for, (rows,) or (rows, outputs), from the model itself."""
+
+    def __call__(self, batch: Any, n_rows: int) -> Array:
+        """The outputs, checked: (rows, outputs), finite."""
+        try:
+            values = self.outputs(batch)
+        except (InputError, ModelError):
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"the model raised {type(error).__name__} on a batch of {n_rows} masked rows: {error}"
+            ) from error
+        return _checked(values, n_rows)
+
+
+def _checked(values: Any, n_rows: int) -> Array:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"the model returned {type(values).__name__}, expected numbers ({error})") from error
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[0] != n_rows or array.shape[1] == 0:
+        raise ModelError(
+            f"the model returned shape {np.shape(values)} for {n_rows} rows; expected ({n_rows},) or ({n_rows}, outputs)"
+        )
+    if not np.isfinite(array).all():
+        bad = int((~np.isfinite(array)).any(axis=1).sum())
+        raise ModelError(
+            f"the model returned NaN or infinity for {bad} of {n_rows} masked rows; "
+            "a masked row mixes the row with the reference, so check the model on such rows too"
+        )
+    return array
+
+
+def probability_from_logits(logits: torch.Tensor) -> torch.Tensor:
+    """One column: the sigmoid. Several: the softmax."""
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        return torch.sigmoid(logits)
+    return torch.softmax(logits, dim=1)
+
+
+def log_odds(probability: Array) -> Array:
+    clipped = np.clip(probability, LOG_ODDS_MARGIN, 1 - LOG_ODDS_MARGIN)
+    result: Array = np.log(clipped) - np.log1p(-clipped)
+    return result
+
+
+def log_odds_from_logits(logits: torch.Tensor) -> torch.Tensor:
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        return logits
+    rest = [
+        torch.logsumexp(torch.cat([logits[:, :k], logits[:, k + 1 :]], 1), 1) for k in range(logits.shape[1])
+    ]
+    return logits - torch.stack(rest, dim=1)
+
+
+class TorchModel(Model):
+    """A ``torch.nn.Module`` on its own device. Its outputs are logits: "probability" applies sigmoid or softmax."""
+
+    tensor = True
+
+    def __init__(self, module: torch.nn.Module, output: Output) -> None:
+        super().__init__("raw" if output == "auto" else output)
+        self.module = module
+        parameter = next(iter([*module.parameters(), *module.buffers()]), None)
+        if parameter is not None and parameter.is_floating_point():
+            self.dtype, self.device = parameter.dtype, parameter.device
+        else:
+            self.dtype = torch.float32
+        self.chunk_rows = 8_192 if self.device.type == "cpu" else 262_144
+
+    def outputs(self, batch: torch.Tensor) -> torch.Tensor:
+        training = self.module.training
+        if training:
+            self.module.eval()
+        try:
+            with torch.inference_mode():
+                logits = self.module(batch)
+                if not isinstance(logits, torch.Tensor):
+                    raise ModelError(f"the module returned {type(logits).__name__}, expected a tensor")
+                if self.output == "probability":
+                    logits = probability_from_logits(logits)
+                elif self.output == "log-odds":
+                    logits = log_odds_from_logits(logits)
+                return logits.double()
+        finally:
+            if training:
+                self.module.train()
+
+
+class CallableModel(Model):
+    """Any function on the caller's table. Its numbers are what was asked for ("probability" checks 0..1)."""
+
+    def __init__(self, function: Any, output: Output) -> None:
+        super().__init__("raw" if output == "auto" else output)
+        self.function = function
+
+    def outputs(self, batch: Any) -> Any:
+        return _from_probability(self.function(batch), self.output)
+
+
+def _from_probability(values: Any, output: Output) -> Any:
+    if output == "raw":
+        return values
+    probability = np.asarray(
+        values.detach().cpu() if isinstance(values, torch.Tensor) else values, dtype=np.float64
+    )
+    if probability.size and (probability.min() < -1e-6 or probability.max() > 1 + 1e-6):
+        raise InputError(
+            f"output={output!r} expects probabilities, but the model returned numbers from {probability.min():.4g} "
+            f"to {probability.max():.4g}; use output='raw' to explain them as they are"
+        )
+    return probability if output == "probability" else log_odds(probability)
+
+
+class EstimatorModel(Model):
+    """A scikit-learn estimator or Pipeline, or the scikit-learn face of XGBoost and LightGBM."""
+
+    def __init__(self, estimator: Any, output: Output) -> None:
+        classifier = hasattr(estimator, "predict_proba")
+        super().__init__(("probability" if classifier else "raw") if output == "auto" else output)
+        self.estimator = estimator
+        if self.output != "raw" and not classifier:
+            raise InputError(
+                f"output={output!r} needs predict_proba, which {type(estimator).__name__} does not have; use output='raw'"
+            )
+        if classifier:
+            self.class_names = tuple(str(label) for label in getattr(estimator, "classes_", ()))
+        if self.output == "raw" and classifier and self._margin() is None:
+            raise InputError(
+                f"output='raw' needs decision_function, which {type(estimator).__name__} does not have; "
+                "use output='probability' or 'log-odds'"
+            )
+
+    def _margin(self) -> Any:
+        """The function that gives a classifier's raw score, or None."""
+        kind = _library(self.estimator)
+        if kind == "xgboost":
+            return lambda batch: self.estimator.predict(batch, output_margin=True)
+        if kind == "lightgbm":
+            return lambda batch: self.estimator.predict(batch, raw_score=True)
+        return getattr(self.estimator, "decision_function", None)
+
+    def outputs(self, batch: Any) -> Any:
+        if not hasattr(self.estimator, "predict_proba"):
+            return self.estimator.predict(batch)
+        if self.output == "raw":
+            return self._margin()(batch)
+        probability = self.estimator.predict_proba(batch)
+        if isinstance(probability, list):
+            raise InputError(
+                "models with several classification targets are not supported; wrap one of them in a function"
+            )
+        return (
+            probability
+            if self.output == "probability"
+            else log_odds(np.asarray(probability, dtype=np.float64))
+        )
+
+
+class BoosterModel(Model):
+    """A native XGBoost or LightGBM booster."""
+
+    def __init__(self, booster: Any, output: Output) -> None:
+        self.library = _library(booster)
+        objective = _objective(booster, self.library)
+        probabilistic = any(
+            word in objective for word in ("logistic", "binary", "multi", "softprob", "cross_entropy")
+        )
+        super().__init__(("probability" if probabilistic else "raw") if output == "auto" else output)
+        if self.output != "raw" and not probabilistic:
+            raise InputError(
+                f"output={output!r} needs a classifier, but the objective is {objective!r}; use output='raw'"
+            )
+        self.booster = booster
+
+    def outputs(self, batch: Any) -> Any:
+        raw = self.output == "raw"
+        if self.library == "xgboost":
+            import xgboost
+
+            values = self.booster.predict(xgboost.DMatrix(batch, enable_categorical=True), output_margin=raw)
+        else:
+            values = self.booster.predict(batch, raw_score=raw)
+        return log_odds(np.asarray(values, dtype=np.float64)) if self.output == "log-odds" else values
+
+
+def _objective(booster: Any, library: str) -> str:
+    if library == "xgboost":
+        import json
+
+        return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
+    return str(
+        booster.params.get("objective", "") or booster.dump_model(num_iteration=1).get("objective", "")
+    )
+
+
+class OnnxModel(Model):
+    """An ONNX file in onnxruntime: one matrix input, or one input for each column; probabilities if it names them."""
+
+    def __init__(self, model: Any, output: Output) -> None:
+        super().__init__("raw" if output == "auto" else output)
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise need("onnxruntime", "an ONNX model", "onnx") from error
+        if isinstance(model, (str, Path)):
+            if not Path(model).is_file():
+                raise InputError(f"there is no ONNX file {str(model)!r}")
+            try:
+                model = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+            except Exception as error:
+                raise InputError(f"{str(model)!r} is not a readable ONNX model: {error}") from error
+        self.session = model
+        self.inputs = model.get_inputs()
+        self.tensor = len(self.inputs) == 1
+        self.dtype = torch.float64 if "double" in self.inputs[0].type else torch.float32
+        outputs = [item for item in model.get_outputs() if "float" in item.type or "double" in item.type]
+        if not outputs:
+            raise InputError(
+                f"the ONNX model has no tensor of numbers among its outputs "
+                f"({', '.join(f'{o.name}: {o.type}' for o in model.get_outputs())}); export it without ZipMap"
+            )
+        named = [item for item in outputs if "prob" in item.name.lower()]
+        self.probabilities = bool(named)
+        self.output_name = (named or outputs)[0].name
+
+    def outputs(self, batch: Any) -> Any:
+        feed = {self.inputs[0].name: batch.numpy()} if self.tensor else _onnx_columns(self.inputs, batch)
+        values = self.session.run([self.output_name], feed)[0]
+        if self.probabilities:
+            return _from_probability(values, self.output)
+        if self.output == "raw":
+            return values
+        logits = torch.from_numpy(np.asarray(values, dtype=np.float64))
+        return (
+            probability_from_logits(logits) if self.output == "probability" else log_odds_from_logits(logits)
+        )
+
+
+def _onnx_columns(inputs: Any, batch: Any) -> dict[str, npt.NDArray[Any]]:
+    """One ONNX input a column, in the type it declares."""
+    import narwhals as nw
+
+    if isinstance(batch, np.ndarray):
+        raise InputError("the ONNX model takes one input for each column; give a frame with these names")
+    frame = nw.from_native(batch, eager_only=True)
+    missing = [item.name for item in inputs if item.name not in frame.columns]
+    if missing:
+        raise InputError(f"the ONNX model asks for the columns {missing}, which the table does not have")
+    kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64}
+    feed: dict[str, npt.NDArray[Any]] = {}
+    for item in inputs:
+        column = frame[item.name].to_numpy()
+        kind: Any = kinds.get(item.type, object)
+        feed[item.name] = column.astype(kind).reshape((-1, 1) if len(item.shape) == 2 else (-1,))
+    return feed
+
+
+def _library(model: Any) -> str:
+    return type(model).__module__.partition(".")[0]
+
+
+def adapt(model: Any, output: Output) -> Model:
+    """The adapter for a model: torch module, ONNX file, booster, scikit-learn estimator, or any callable."""
+    if output not in OUTPUTS:
+        raise InputError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, got {output!r}")
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, torch.nn.Module):
+        return TorchModel(model, output)
+    if isinstance(model, (str, Path)) or type(model).__name__ == "InferenceSession":
+        return OnnxModel(model, output)
+    if type(model).__name__ == "Booster" and _library(model) in ("xgboost", "lightgbm"):
+        return BoosterModel(model, output)
+    if hasattr(model, "predict"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return EstimatorModel(model, output)
+    if callable(model):
+        return CallableModel(model, output)
+    raise InputError(
+        f"cannot explain a {type(model).__module__}.{type(model).__qualname__}; expected a torch module, a scikit-learn "
+        "estimator, an XGBoost or LightGBM model, the path of an ONNX file, or a function from a table to numbers"
+    )

@@ -1,0 +1,62 @@
+"""One seed becomes independent named streams; a row's stream depends on its content, not on its place.
+
+No global generator is read or set anywhere in cortx.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+
+
+def stream_seed(seed: int, *names: str | int) -> int:
+    """A 63-bit seed for the stream with these names; other names give an independent one."""
+    text = "\x1f".join([str(int(seed)), *map(str, names)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
+    return np.random.default_rng(stream_seed(seed, *names))
+
+
+def torch_generator(seed: int, *names: str | int, device: str = "cpu") -> torch.Generator:
+    import torch
+
+    generator = torch.Generator(device=device)
+    generator.manual_seed(stream_seed(seed, *names))
+    return generator
+
+
+def mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014), on whole arrays; wraps on purpose."""
+    with np.errstate(over="ignore"):
+        words = words + _GOLDEN
+        words = (words ^ (words >> np.uint64(30))) * _MIX_A
+        words = (words ^ (words >> np.uint64(27))) * _MIX_B
+        return words ^ (words >> np.uint64(31))
+
+
+def text_word(text: str) -> np.uint64:
+    """A 64-bit word for a text, the same in every process."""
+    return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
+
+
+def row_uniforms(
+    row_words: npt.NDArray[np.uint64], stream: int, start: int, count: int
+) -> npt.NDArray[np.float64]:
+    """Uniform numbers in [0, 1) for every row, (rows, count): counter-based, so any slice can be drawn alone."""
+    with np.errstate(over="ignore"):
+        base = mix(row_words ^ mix(np.asarray([stream], dtype=np.uint64)))
+        counters = np.arange(start, start + count, dtype=np.uint64) * _GOLDEN
+        words = mix(base[:, None] + counters[None, :])
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
