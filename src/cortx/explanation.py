@@ -87,9 +87,7 @@ class Explanation:
     def __iter__(self) -> Iterator[Explanation]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(
-        self, rows: int | slice | Sequence[int] | IntArray | npt.NDArray[np.bool_]
-    ) -> Explanation:
+    def __getitem__(self, rows: int | slice | Sequence[int] | IntArray | npt.NDArray[np.bool_]) -> Explanation:
         """The explanation of some rows; an integer keeps the row axis."""
         if isinstance(rows, (int, np.integer)):
             position = int(rows) + len(self) if rows < 0 else int(rows)

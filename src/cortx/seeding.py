@@ -51,9 +51,7 @@ def text_word(text: str) -> np.uint64:
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
-def row_uniforms(
-    row_words: npt.NDArray[np.uint64], stream: int, start: int, count: int
-) -> npt.NDArray[np.float64]:
+def row_uniforms(row_words: npt.NDArray[np.uint64], stream: int, start: int, count: int) -> npt.NDArray[np.float64]:
     """Uniform numbers in [0, 1) for every row, (rows, count): counter-based, so any slice can be drawn alone."""
     with np.errstate(over="ignore"):
         base = mix(row_words ^ mix(np.asarray([stream], dtype=np.uint64)))

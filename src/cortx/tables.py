@@ -59,9 +59,7 @@ class Table:
         words = np.zeros(len(self), dtype=np.uint64)
         for j, column in enumerate(self.schema.columns):
             if column.coded:
-                pool = np.array(
-                    [text_word(f"{type(v).__name__}:{v}") for v in column.values], dtype=np.uint64
-                )
+                pool = np.array([text_word(f"{type(v).__name__}:{v}") for v in column.values], dtype=np.uint64)
                 content = pool[self.matrix[:, j].astype(np.int64)]
             else:
                 numbers = self.matrix[:, j] + 0.0  # -0.0 and 0.0 are one value
@@ -100,9 +98,7 @@ def read_table(
     return table
 
 
-def _read_array(
-    array: npt.NDArray[Any], schema: Schema | None, categorical: frozenset[str | int], what: str
-) -> Table:
+def _read_array(array: npt.NDArray[Any], schema: Schema | None, categorical: frozenset[str | int], what: str) -> Table:
     if array.ndim != 2:
         raise InputError(
             f"{what} must have two axes (rows, columns), got shape {array.shape}; "
@@ -118,9 +114,7 @@ def _read_array(
         columns = tuple(Column(name, j in chosen, array.dtype) for j, name in enumerate(names))
         return Table(array.astype(np.float64), Schema(columns, "numpy"))
     if array.shape[1] != len(schema.columns):
-        raise InputError(
-            f"{what} has {array.shape[1]} columns, expected {len(schema.columns)}: {_some(schema.names)}"
-        )
+        raise InputError(f"{what} has {array.shape[1]} columns, expected {len(schema.columns)}: {_some(schema.names)}")
     coded = [column.name for column in schema.columns if column.coded]
     if coded:
         raise InputError(
@@ -147,9 +141,7 @@ def _read_frame(data: Any, schema: Schema | None, categorical: frozenset[str | i
         raise InputError(f"{what} is a {kind} frame; convert it to one of {', '.join(FRAMES)} first")
     names = tuple(map(str, frame.columns))
     if len(set(names)) != len(names):
-        raise InputError(
-            f"{what} has columns of the same name: {_some([n for n in names if names.count(n) > 1])}"
-        )
+        raise InputError(f"{what} has columns of the same name: {_some([n for n in names if names.count(n) > 1])}")
     wanted = names if schema is None or schema.frame == "numpy" else schema.names
     if schema is not None and schema.frame == "numpy" and len(names) != len(schema.columns):
         raise InputError(f"{what} has {len(names)} columns, expected {len(schema.columns)}")
@@ -170,17 +162,13 @@ def _read_frame(data: Any, schema: Schema | None, categorical: frozenset[str | i
         numbers, column = _read_column(series, name, j in chosen, known, what)
         matrix[:, j] = numbers
         columns.append(column)
-    return Table(
-        matrix, Schema(tuple(columns), kind if schema is None or schema.frame == "numpy" else schema.frame)
-    )
+    return Table(matrix, Schema(tuple(columns), kind if schema is None or schema.frame == "numpy" else schema.frame))
 
 
 def _read_column(
     series: Any, name: str, categorical: bool, known: Column | None, what: str
 ) -> tuple[npt.NDArray[np.float64], Column]:
-    native_dtype = (
-        series.to_native().type if hasattr(series.to_native(), "type") else series.to_native().dtype
-    )
+    native_dtype = series.to_native().type if hasattr(series.to_native(), "type") else series.to_native().dtype
     if series.dtype.is_numeric():
         if known is not None and known.coded:
             raise InputError(
@@ -207,9 +195,7 @@ def _read_column(
     return codes.astype(np.float64), replace(base, values=values)
 
 
-def _code(
-    series: Any, known: tuple[Any, ...], name: str, what: str
-) -> tuple[npt.NDArray[np.int64], tuple[Any, ...]]:
+def _code(series: Any, known: tuple[Any, ...], name: str, what: str) -> tuple[npt.NDArray[np.int64], tuple[Any, ...]]:
     """Codes of a column's values: first the known ones, then new ones in order of appearance; None is a value."""
     position = {_key(value): code for code, value in enumerate(known)}
     values = list(known)
@@ -227,9 +213,7 @@ def _code(
         import pandas as pd
 
         local, uniques = pd.factorize(native, use_na_sentinel=True)
-        lookup = np.array(
-            [position[_key(value)] for value in uniques] + [position.get(_key(None), -1)], dtype=np.int64
-        )
+        lookup = np.array([position[_key(value)] for value in uniques] + [position.get(_key(None), -1)], dtype=np.int64)
         return lookup[local], tuple(values)
     codes = (position[_key(None if _is_missing(value) else value)] for value in series.to_list())
     return np.fromiter(codes, dtype=np.int64, count=len(series)), tuple(values)
@@ -319,12 +303,7 @@ def _decode(codes: npt.NDArray[np.int64], column: Column, frame: str) -> Any:
         import pyarrow as pa
 
         if pa.types.is_dictionary(column.dtype):
-            return (
-                pa.array(list(column.values))
-                .cast(column.dtype.value_type)
-                .take(pa.array(codes))
-                .dictionary_encode()
-            )
+            return pa.array(list(column.values)).cast(column.dtype.value_type).take(pa.array(codes)).dictionary_encode()
         return pa.array(list(column.values), type=column.dtype).take(pa.array(codes))
     except (TypeError, ValueError) as error:
         raise _outside(column, str(error)) from error

@@ -26,9 +26,7 @@ def enumerate_linear(block: Block, weights: Array) -> Array:
         raise BudgetError(
             f"exact enumeration needs 2**{n} evaluations per row; use 'kernel' or 'permutation' above {MOST_PLAYERS} players"
         )
-    result = np.broadcast_to(
-        weights[n - 1] * block.full[:, None, :], (len(block.rows), n, block.full.shape[1])
-    ).copy()
+    result = np.broadcast_to(weights[n - 1] * block.full[:, None, :], (len(block.rows), n, block.full.shape[1])).copy()
     result -= weights[0] * block.empty
     joins, leaves = np.append(0.0, weights), np.append(weights, 0.0)
     for coalitions in all_coalitions(n):

@@ -66,9 +66,7 @@ class KernelShap(Estimator):
         """Expected pairs of each size, (sizes,), with inclusion probability min(1, c q) and c so that they add up."""
         sizes = np.arange(1, n // 2 + 1)
         population = np.array([pair_count(n, int(s)) for s in sizes], dtype=np.float64)
-        mass = population / np.array(
-            [float(comb(n, int(s))) for s in sizes]
-        )  # leverage: 1 / C(n, s) for each pair
+        mass = population / np.array([float(comb(n, int(s))) for s in sizes])  # leverage: 1 / C(n, s) for each pair
         if self.weights == "kernel":
             mass = mass / (sizes * (n - sizes))
         expected = np.zeros(len(sizes))
@@ -104,9 +102,7 @@ def _draw(
         if most <= 1 or pair_count(n, int(s)) > LIST_FACTOR * most:
             continue
         listed[j] = True
-        table = subsets_of_size(n, int(s))[
-            : pair_count(n, int(s))
-        ]  # the first half of the halves has player 0
+        table = subsets_of_size(n, int(s))[: pair_count(n, int(s))]  # the first half of the halves has player 0
         picks = np.argsort(block.uniforms(len(table), stream=2 + j), axis=1)[:, :most]
         where = size_index == j
         rank = slots[None, :] - (ends[:, j] - counts[:, j])[:, None]

@@ -108,9 +108,7 @@ def _check(estimator: Estimator, rows: Rows, per_row: int, budget: int, copies: 
             f"got budget={budget:,}"
         )
     if estimator.name == "exact" and most > 24:
-        raise BudgetError(
-            f"exact needs 2**{most} evaluations per row; use 'kernel' or 'permutation' above 20 players"
-        )
+        raise BudgetError(f"exact needs 2**{most} evaluations per row; use 'kernel' or 'permutation' above 20 players")
 
 
 def _blocks(

@@ -82,9 +82,7 @@ class Game:
         memory_budget: int = 64 * MIB,
     ) -> None:
         if (reference is None) == (background is None):
-            raise InputError(
-                "give either reference= (a table, a row or 'zero') or background= (a sample of rows)"
-            )
+            raise InputError("give either reference= (a table, a row or 'zero') or background= (a sample of rows)")
         if isinstance(reference, str) and reference != "zero":
             raise InputError(f"reference must be a table, a row or 'zero', got {reference!r}")
         if frame is not None and frame not in FRAMES:
@@ -120,9 +118,7 @@ class Game:
     @property
     def schema(self) -> Schema:
         if self._schema is None:
-            raise InputError(
-                "reference='zero' learns its columns from the first table; call game.rows(X) first"
-            )
+            raise InputError("reference='zero' learns its columns from the first table; call game.rows(X) first")
         return self._schema
 
     @property
@@ -160,9 +156,7 @@ class Game:
         names = self.model.class_names
         if self.n_outputs == 1:
             return None
-        return (
-            names if names and len(names) == self.n_outputs else tuple(str(k) for k in range(self.n_outputs))
-        )
+        return names if names and len(names) == self.n_outputs else tuple(str(k) for k in range(self.n_outputs))
 
     def rows(self, data: Any) -> Rows:
         """Reads and checks rows: columns by name, no infinities, at least one row."""
@@ -172,9 +166,7 @@ class Game:
         if self._schema is None:
             coded = [column.name for column in table.schema.columns if column.coded]
             if coded:
-                raise InputError(
-                    f"reference='zero' has no meaning for text columns {coded}; give a row or a table"
-                )
+                raise InputError(f"reference='zero' has no meaning for text columns {coded}; give a row or a table")
             self._use(Table(np.zeros((1, table.matrix.shape[1])), table.schema))
         return self._ready(table, data)
 
@@ -192,10 +184,7 @@ class Game:
 
     def full_values(self, rows: Rows) -> Array:
         """v(all players), (rows, outputs): the model's own output."""
-        parts = [
-            self._predict(rows.table.matrix[part], rows.table.schema)
-            for part in _slices(len(rows), self._chunk)
-        ]
+        parts = [self._predict(rows.table.matrix[part], rows.table.schema) for part in _slices(len(rows), self._chunk)]
         return np.concatenate(parts)
 
     def values(self, rows: Rows, coalitions: BoolArray, *, distinct: bool = False) -> Array:

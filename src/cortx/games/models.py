@@ -89,9 +89,7 @@ def log_odds(probability: Array) -> Array:
 def log_odds_from_logits(logits: torch.Tensor) -> torch.Tensor:
     if logits.ndim == 1 or logits.shape[1] == 1:
         return logits
-    rest = [
-        torch.logsumexp(torch.cat([logits[:, :k], logits[:, k + 1 :]], 1), 1) for k in range(logits.shape[1])
-    ]
+    rest = [torch.logsumexp(torch.cat([logits[:, :k], logits[:, k + 1 :]], 1), 1) for k in range(logits.shape[1])]
     return logits - torch.stack(rest, dim=1)
 
 
@@ -143,9 +141,7 @@ class CallableModel(Model):
 def _from_probability(values: Any, output: Output) -> Any:
     if output == "raw":
         return values
-    probability = np.asarray(
-        values.detach().cpu() if isinstance(values, torch.Tensor) else values, dtype=np.float64
-    )
+    probability = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values, dtype=np.float64)
     if probability.size and (probability.min() < -1e-6 or probability.max() > 1 + 1e-6):
         raise InputError(
             f"output={output!r} expects probabilities, but the model returned numbers from {probability.min():.4g} "
@@ -192,11 +188,7 @@ class EstimatorModel(Model):
             raise InputError(
                 "models with several classification targets are not supported; wrap one of them in a function"
             )
-        return (
-            probability
-            if self.output == "probability"
-            else log_odds(np.asarray(probability, dtype=np.float64))
-        )
+        return probability if self.output == "probability" else log_odds(np.asarray(probability, dtype=np.float64))
 
 
 class BoosterModel(Model):
@@ -205,9 +197,7 @@ class BoosterModel(Model):
     def __init__(self, booster: Any, output: Output) -> None:
         self.library = _library(booster)
         objective = _objective(booster, self.library)
-        probabilistic = any(
-            word in objective for word in ("logistic", "binary", "multi", "softprob", "cross_entropy")
-        )
+        probabilistic = any(word in objective for word in ("logistic", "binary", "multi", "softprob", "cross_entropy"))
         super().__init__(("probability" if probabilistic else "raw") if output == "auto" else output)
         if self.output != "raw" and not probabilistic:
             raise InputError(
@@ -231,9 +221,7 @@ def _objective(booster: Any, library: str) -> str:
         import json
 
         return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
-    return str(
-        booster.params.get("objective", "") or booster.dump_model(num_iteration=1).get("objective", "")
-    )
+    return str(booster.params.get("objective", "") or booster.dump_model(num_iteration=1).get("objective", ""))
 
 
 class OnnxModel(Model):
@@ -274,9 +262,7 @@ class OnnxModel(Model):
         if self.output == "raw":
             return values
         logits = torch.from_numpy(np.asarray(values, dtype=np.float64))
-        return (
-            probability_from_logits(logits) if self.output == "probability" else log_odds_from_logits(logits)
-        )
+        return probability_from_logits(logits) if self.output == "probability" else log_odds_from_logits(logits)
 
 
 def _onnx_columns(inputs: Any, batch: Any) -> dict[str, npt.NDArray[Any]]:
