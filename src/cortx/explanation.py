@@ -75,6 +75,8 @@ class Explanation:
 
     def top(self, k: int, by: Order = "magnitude") -> IntArray:
         """The k strongest players of each row, strongest first: by ``"magnitude"``, or by signed ``"value"``."""
+        if k < 1:
+            raise InputError(f"k must be at least 1, got {k}")
         if by not in ("value", "magnitude"):
             raise InputError(f"by must be 'value' or 'magnitude', got {by!r}")
         if by == "value":
@@ -94,7 +96,8 @@ class Explanation:
             if not 0 <= position < len(self):
                 raise IndexError(f"row {rows} of {len(self)}")
             rows = slice(position, position + 1)
-        index: Any = rows if isinstance(rows, slice) else np.asarray(rows)
+        # Positions that every kind of frame understands; an empty list has no dtype of its own.
+        index = np.arange(len(self))[rows if isinstance(rows, slice) or len(rows) else slice(0)]
 
         def pick(array: Any) -> Any:
             return None if array is None else array[index]
@@ -103,7 +106,7 @@ class Explanation:
             self,
             values=self.values[index],
             base_values=self.base_values[index],
-            data=_take_rows(self.data, index),
+            data=take_rows(self.data, index),
             error_std=pick(self.error_std),
             outputs=pick(self.outputs),
             predicted_ranking=pick(self.predicted_ranking),
@@ -158,7 +161,8 @@ def _position(output: int | str, names: tuple[str, ...]) -> int:
     return output % len(names)
 
 
-def _take_rows(data: Any, index: Any) -> Any:
+def take_rows(data: Any, index: Any) -> Any:
+    """Some rows of an array or frame, in its own kind."""
     if data is None:
         return None
     if isinstance(data, np.ndarray):
@@ -166,8 +170,6 @@ def _take_rows(data: Any, index: Any) -> Any:
     import narwhals as nw
 
     frame = nw.from_native(data, eager_only=True)
-    if not isinstance(index, slice) and index.dtype == bool:
-        index = np.flatnonzero(index)
     return frame[index].to_native()
 
 
@@ -184,7 +186,10 @@ def _build_frame(columns: dict[str, FloatArray], like: Any) -> Any:
 
     if like is not None and not isinstance(like, np.ndarray):
         backend = nw.from_native(like, eager_only=True).implementation
-        return nw.from_dict(columns, backend=backend).to_native()
+        frame = nw.from_dict(columns, backend=backend).to_native()
+        if backend.is_pandas():
+            frame.index = like.index
+        return frame
     for backend_name in ("pandas", "polars", "pyarrow"):
         try:
             __import__(backend_name)

@@ -26,6 +26,9 @@ class Registry(Mapping[str, type[T]], Generic[T]):
         loaded: type[T] = getattr(importlib.import_module(module), attribute)
         return loaded
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 

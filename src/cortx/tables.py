@@ -1,11 +1,12 @@
 """The caller's table (NumPy, pandas, polars, Arrow) as one numeric matrix, and back before the model sees it.
 
-Numeric columns keep their numbers. Other columns (text, categories, booleans) become codes into a list of
+Numbers stay numbers and booleans become 0 and 1. Other columns (text, categories) become codes into a list of
 their values; the model is always given the values, in a table of the caller's own kind, names and dtypes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,8 @@ from cortx.seeding import mix, text_word
 
 Matrix = npt.NDArray[np.float64]
 FRAMES = ("numpy", "pandas", "polars", "pyarrow")
+WHOLE_UP_TO = 2**53
+"""Whole numbers beyond this have no float64 of their own."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class Column:
     coded: bool = False
     """True when the matrix holds positions in `values` instead of the numbers themselves."""
     values: tuple[Any, ...] = ()
+    label: Any = None
+    """The caller's own name where that is not a text: pandas columns may be numbers."""
+    missing: Any = None
+    """What the caller writes for a missing category, which is None in `values`: None, NaN or pandas.NA."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Table:
         words = np.zeros(len(self), dtype=np.uint64)
         for j, column in enumerate(self.schema.columns):
             if column.coded:
-                pool = np.array([text_word(f"{type(v).__name__}:{v}") for v in column.values], dtype=np.uint64)
+                pool = np.array([text_word("{}:{}".format(*_key(v))) for v in column.values], dtype=np.uint64)
                 content = pool[self.matrix[:, j].astype(np.int64)]
             else:
                 numbers = self.matrix[:, j] + 0.0  # -0.0 and 0.0 are one value
@@ -68,6 +75,18 @@ class Table:
             with np.errstate(over="ignore"):
                 words += mix(content ^ mix(np.asarray(text_word(column.name))))
         return words
+
+
+def plain(data: Any) -> Any:
+    """Torch tensors and lists as arrays; everything else as it is."""
+    if hasattr(data, "detach") and hasattr(data, "cpu"):  # a torch tensor, without importing torch
+        return data.detach().cpu().numpy()
+    if isinstance(data, (list, tuple)):
+        try:
+            return np.asarray(data)
+        except ValueError as error:
+            raise InputError(f"the list is not a table of numbers with rows of one length ({error})") from error
+    return data
 
 
 def read_table(
@@ -80,14 +99,13 @@ def read_table(
     """Reads rows; with a schema, columns are matched to it by name and its categories keep their codes."""
     if isinstance(data, Mapping):
         raise InputError(f"{what} is a dict; give a frame (for example pandas.DataFrame([row])) or an array")
-    if hasattr(data, "detach") and hasattr(data, "cpu"):  # a torch tensor, without importing torch
-        data = data.detach().cpu().numpy()
-    if isinstance(data, (list, tuple)):
-        data = np.asarray(data)
+    data = plain(data)
     if isinstance(data, np.ndarray):
         table = _read_array(data, schema, frozenset(categorical), what)
     else:
         table = _read_frame(data, schema, frozenset(categorical), what)
+    if not table.schema.columns:
+        raise InputError(f"{what} has no columns; give at least one")
     infinite = np.isinf(table.matrix)
     if infinite.any():
         rows, columns = np.nonzero(infinite)
@@ -104,16 +122,17 @@ def _read_array(array: npt.NDArray[Any], schema: Schema | None, categorical: fro
             f"{what} must have two axes (rows, columns), got shape {array.shape}; "
             "for a single row use row.reshape(1, -1)"
         )
-    if array.dtype == object or array.dtype.kind in "USMm":
+    if array.dtype.kind not in "fiub":
         raise InputError(
             f"{what} is an array of dtype {array.dtype}; give numbers, or a pandas or polars frame for text columns"
         )
+    numbers = array.astype(np.float64)
     if schema is None:
         names = tuple(f"x{j}" for j in range(array.shape[1]))
         chosen = _resolve(categorical, names, what)
         columns = tuple(Column(name, j in chosen, array.dtype) for j, name in enumerate(names))
-        return Table(array.astype(np.float64), Schema(columns, "numpy"))
-    if array.shape[1] != len(schema.columns):
+        schema = Schema(columns, "numpy")
+    elif array.shape[1] != len(schema.columns):
         raise InputError(f"{what} has {array.shape[1]} columns, expected {len(schema.columns)}: {_some(schema.names)}")
     coded = [column.name for column in schema.columns if column.coded]
     if coded:
@@ -121,9 +140,10 @@ def _read_array(array: npt.NDArray[Any], schema: Schema | None, categorical: fro
             f"{what} is an array of numbers, but these columns hold categories: {_some(coded)}; give a frame"
         )
     if schema.frame == "numpy":
-        columns = tuple(replace(column, dtype=array.dtype) for column in schema.columns)
-        schema = replace(schema, columns=columns)
-    return Table(array.astype(np.float64), schema)
+        schema = replace(schema, columns=tuple(replace(column, dtype=array.dtype) for column in schema.columns))
+    for j, name in enumerate(schema.names):
+        _check_digits(numbers[:, j], array.dtype, name, what)
+    return Table(numbers, schema)
 
 
 def _read_frame(data: Any, schema: Schema | None, categorical: frozenset[str | int], what: str) -> Table:
@@ -131,19 +151,23 @@ def _read_frame(data: Any, schema: Schema | None, categorical: frozenset[str | i
 
     try:
         frame = nw.from_native(data, eager_only=True)
+        labels = frame.columns
     except TypeError as error:
         raise InputError(
-            f"{what} is a {type(data).__module__}.{type(data).__qualname__}; "
-            "expected a NumPy array, a torch tensor, or a pandas, polars or Arrow table"
+            f"{what} is a {type(data).__module__}.{type(data).__qualname__}; expected a NumPy array, a torch tensor, "
+            "or a pandas, polars or Arrow table (a single row: X.iloc[[0]]; a lazy frame: X.collect())"
         ) from error
+    except nw.exceptions.DuplicateError as error:
+        raise InputError(f"{what} has columns of the same name: {error}") from error
     kind = frame.implementation.value
     if kind not in FRAMES:
         raise InputError(f"{what} is a {kind} frame; convert it to one of {', '.join(FRAMES)} first")
-    names = tuple(map(str, frame.columns))
+    names = tuple(map(str, labels))
     if len(set(names)) != len(names):
         raise InputError(f"{what} has columns of the same name: {_some([n for n in names if names.count(n) > 1])}")
+    # An array has no names to match: a frame's columns are then taken in their order.
     wanted = names if schema is None or schema.frame == "numpy" else schema.names
-    if schema is not None and schema.frame == "numpy" and len(names) != len(schema.columns):
+    if schema is not None and len(wanted) != len(schema.columns):
         raise InputError(f"{what} has {len(names)} columns, expected {len(schema.columns)}")
     missing = [name for name in wanted if name not in names]
     extra = [name for name in names if name not in wanted]
@@ -157,86 +181,106 @@ def _read_frame(data: Any, schema: Schema | None, categorical: frozenset[str | i
     matrix = np.empty((len(frame), len(wanted)), dtype=np.float64)
     columns: list[Column] = []
     for j, name in enumerate(wanted):
+        position = names.index(name)
+        label = None if isinstance(labels[position], str) else labels[position]
         known = None if schema is None else schema.columns[j]
-        series = frame[frame.columns[names.index(name)]]
-        numbers, column = _read_column(series, name, j in chosen, known, what)
-        matrix[:, j] = numbers
+        matrix[:, j], column = _read_column(frame[:, position], name, known, what)
+        if known is None or (schema is not None and schema.frame == "numpy"):
+            flagged = column.categorical or j in chosen or (known is not None and known.categorical)
+            column = replace(column, categorical=flagged, label=label)
+        else:
+            column = replace(
+                known, values=column.values, missing=column.missing if known.missing is None else known.missing
+            )
         columns.append(column)
     return Table(matrix, Schema(tuple(columns), kind if schema is None or schema.frame == "numpy" else schema.frame))
 
 
-def _read_column(
-    series: Any, name: str, categorical: bool, known: Column | None, what: str
-) -> tuple[npt.NDArray[np.float64], Column]:
-    native_dtype = series.to_native().type if hasattr(series.to_native(), "type") else series.to_native().dtype
-    if series.dtype.is_numeric():
-        if known is not None and known.coded:
-            raise InputError(
-                f"column {name!r} of {what} has dtype {native_dtype}, but it holds categories like {known.values[0]!r}; "
-                "cast it to the dtype the game was made with"
-            )
-        numbers = series.cast(_float64()).to_numpy().astype(np.float64)
-        column = known or Column(name, categorical, native_dtype)
-        return numbers, column
+def _read_column(series: Any, name: str, known: Column | None, what: str) -> tuple[npt.NDArray[np.float64], Column]:
     import narwhals as nw
 
-    text_like = (nw.String, nw.Categorical, nw.Enum, nw.Boolean, nw.Object)
-    if not isinstance(series.dtype, text_like):
+    native = series.to_native()
+    dtype = native.type if series.implementation.value == "pyarrow" else native.dtype
+    boolean = isinstance(series.dtype, nw.Boolean)
+    if series.dtype.is_numeric() or boolean:
+        if known is not None and known.coded:
+            raise InputError(
+                f"column {name!r} of {what} has dtype {dtype}, but it holds categories like {known.values[0]!r}; "
+                "cast it to the dtype the game was made with"
+            )
+        numbers = series.cast(nw.Float64).to_numpy().astype(np.float64)
+        _check_digits(numbers, dtype, name, what)
+        return numbers, Column(name, boolean, dtype)
+    if not isinstance(series.dtype, (nw.String, nw.Categorical, nw.Enum, nw.Object)):
         raise InputError(
-            f"column {name!r} of {what} has dtype {native_dtype}, which cannot be explained; "
+            f"column {name!r} of {what} has dtype {dtype}, which cannot be explained; "
             "convert it to a number (dates: days since a start) or to text"
         )
     if known is not None and not known.coded:
+        raise InputError(f"column {name!r} of {what} has dtype {dtype}, expected numbers; convert it before explaining")
+    codes, values, gap = _code(series, () if known is None else known.values, name, what)
+    return codes.astype(np.float64), Column(name, True, dtype, coded=True, values=values, missing=gap)
+
+
+def _check_digits(numbers: npt.NDArray[np.float64], dtype: Any, name: str, what: str) -> None:
+    if "int" in str(dtype).lower() and (np.abs(numbers) > WHOLE_UP_TO).any():
         raise InputError(
-            f"column {name!r} of {what} has dtype {native_dtype}, expected numbers; convert it before explaining"
+            f"column {name!r} of {what} holds whole numbers beyond 2**53, which would be rounded; "
+            "a column of identifiers belongs in no explanation, or in it as text"
         )
-    codes, values = _code(series, () if known is None else known.values, name, what)
-    base = known or Column(name, True, native_dtype, coded=True)
-    return codes.astype(np.float64), replace(base, values=values)
 
 
-def _code(series: Any, known: tuple[Any, ...], name: str, what: str) -> tuple[npt.NDArray[np.int64], tuple[Any, ...]]:
-    """Codes of a column's values: first the known ones, then new ones in order of appearance; None is a value."""
+def _code(
+    series: Any, known: tuple[Any, ...], name: str, what: str
+) -> tuple[npt.NDArray[np.int64], tuple[Any, ...], Any]:
+    """Codes of a column's values, first the known ones, then new ones in order of appearance; and its missing value.
+
+    A missing value is a value of its own, None, whatever stands for it.
+    """
     position = {_key(value): code for code, value in enumerate(known)}
-    values = list(known)
-    unique = [None if _is_missing(value) else value for value in series.unique(maintain_order=True).to_list()]
+    values, missing = list(known), None
+    try:
+        unique = series.unique(maintain_order=True).to_list()
+    except TypeError as error:
+        raise InputError(f"column {name!r} of {what} holds values that are no categories ({error})") from error
     for value in unique:
-        if not isinstance(value, (str, bool, np.bool_, int, float, type(None))):
+        if _is_missing(value):
+            value, missing = None, value if missing is None else missing
+        elif not isinstance(value, (str, bool, np.bool_, int, float)):
             raise InputError(
-                f"column {name!r} of {what} holds a {type(value).__name__}; only text, booleans and numbers can be categories"
+                f"column {name!r} of {what} holds a {type(value).__name__}; "
+                "only text, booleans and numbers can be categories"
             )
         if _key(value) not in position:
             position[_key(value)] = len(values)
             values.append(value)
-    native = series.to_native()
     if series.implementation.value == "pandas":
         import pandas as pd
 
-        local, uniques = pd.factorize(native, use_na_sentinel=True)
-        lookup = np.array([position[_key(value)] for value in uniques] + [position.get(_key(None), -1)], dtype=np.int64)
-        return lookup[local], tuple(values)
+        local, uniques = pd.factorize(series.to_native(), use_na_sentinel=True)
+        lookup = [position[_key(value)] for value in uniques] + [position.get(_key(None), -1)]
+        return np.array(lookup, dtype=np.int64)[local], tuple(values), missing
     codes = (position[_key(None if _is_missing(value) else value)] for value in series.to_list())
-    return np.fromiter(codes, dtype=np.int64, count=len(series)), tuple(values)
+    return np.fromiter(codes, dtype=np.int64, count=len(series)), tuple(values), missing
 
 
 def _key(value: Any) -> tuple[str, Any]:
     """Keeps True and 1, and "1" and 1, apart."""
-    if isinstance(value, (bool, np.bool_)):
-        return "bool", bool(value)
+    value = value.item() if isinstance(value, np.generic) else value
     return type(value).__name__, value
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or value != value or type(value).__name__ == "NAType"
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 
 def write_table(matrix: Matrix, schema: Schema) -> Any:
     """The rows as a table of the schema's own kind: names, dtypes and categories as the caller had them."""
     if schema.frame == "numpy":
-        dtype = schema.columns[0].dtype if schema.columns else np.float64
-        return _fit_dtype(matrix, dtype)
+        dtype = schema.columns[0].dtype
+        return matrix.astype(dtype, copy=False) if _fits(matrix, dtype) else matrix
     columns = {
-        column.name: _decode(matrix[:, j].astype(np.int64), column, schema.frame)
+        column.name if column.label is None else column.label: _decode(matrix[:, j].astype(np.int64), column, schema)
         if column.coded
         else _numeric(matrix[:, j], column.dtype, schema.frame)
         for j, column in enumerate(schema.columns)
@@ -254,76 +298,115 @@ def write_table(matrix: Matrix, schema: Schema) -> Any:
     return pa.table(columns)
 
 
-def _fit_dtype(numbers: npt.NDArray[np.float64], dtype: Any) -> npt.NDArray[Any]:
-    """The numbers in the caller's dtype; whole-number dtypes only while the values are whole."""
-    if dtype.kind == "f":
-        return numbers.astype(dtype, copy=False)
-    if np.isnan(numbers).any() or (numbers != np.rint(numbers)).any():
-        return numbers
-    return numbers.astype(dtype)
+def _fits(numbers: npt.NDArray[np.float64], dtype: Any) -> bool:
+    """Whether the dtype holds these numbers: a mean is rarely whole, and the column is then given as floats."""
+    text = str(dtype).lower()
+    if "bool" in text:
+        return bool(((numbers == 0) | (numbers == 1)).all())
+    if "int" in text:
+        bits = int(re.findall(r"\d+", text)[0])
+        low, high = (0, 2**bits) if text.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+        return bool((numbers == np.rint(numbers)).all() and (numbers >= low).all() and (numbers < high).all())
+    return "decimal" not in text
 
 
 def _numeric(numbers: npt.NDArray[np.float64], dtype: Any, frame: str) -> Any:
+    if frame == "pandas" and isinstance(dtype, np.dtype):
+        return numbers.astype(dtype, copy=False) if _fits(numbers, dtype) else numbers
+    missing = np.isnan(numbers)
+    fits = _fits(numbers[~missing], dtype)
     if frame == "pandas":
         import pandas as pd
 
-        if isinstance(dtype, np.dtype):
-            return _fit_dtype(numbers, dtype)
-        missing = np.isnan(numbers)
-        whole = bool((numbers[~missing] == np.rint(numbers[~missing])).all())
-        series = pd.Series(numbers).mask(missing)
-        return series.astype(dtype) if whole or "int" not in str(dtype).lower() else series
-    missing = np.isnan(numbers)
-    whole = bool((numbers[~missing] == np.rint(numbers[~missing])).all())
+        return pd.Series(numbers).astype(dtype) if fits else numbers
     if frame == "polars":
         import polars as pl
 
-        series = pl.Series(numbers)
-        if missing.any():
-            series = series.fill_nan(None)
-        return series.cast(dtype) if whole or not dtype.is_integer() else series
+        series = pl.Series(numbers, nan_to_null=True)
+        return series.cast(dtype) if fits else series
     import pyarrow as pa
 
     array = pa.array(numbers, mask=missing)
-    return array.cast(dtype) if whole or not pa.types.is_integer(dtype) else array
+    return array.cast(dtype) if fits else array
 
 
-def _decode(codes: npt.NDArray[np.int64], column: Column, frame: str) -> Any:
+def _decode(codes: npt.NDArray[np.int64], column: Column, schema: Schema) -> Any:
     try:
-        if frame == "pandas":
+        if schema.frame == "pandas":
             import pandas as pd
 
-            pool = pd.Series(list(column.values), dtype=column.dtype)
-            _check_kept(pool.isna().sum(), column)
+            pool = pd.Series([column.missing if v is None else v for v in column.values], dtype=column.dtype)
+            if pool.isna().sum() > column.values.count(None):  # pandas does that without a word
+                raise ValueError("it would become a missing value")
             return pool.array.take(codes)
-        if frame == "polars":
+        if schema.frame == "polars":
             import polars as pl
 
             return pl.Series(column.name, list(column.values), dtype=column.dtype).gather(codes)
         import pyarrow as pa
 
-        if pa.types.is_dictionary(column.dtype):
-            return pa.array(list(column.values)).cast(column.dtype.value_type).take(pa.array(codes)).dictionary_encode()
-        return pa.array(list(column.values), type=column.dtype).take(pa.array(codes))
-    except (TypeError, ValueError) as error:
-        raise _outside(column, str(error)) from error
+        return pa.array(list(column.values)).take(pa.array(codes)).cast(column.dtype)
     except Exception as error:
-        if type(error).__module__.startswith("polars"):
-            raise _outside(column, str(error)) from error
+        if isinstance(error, (TypeError, ValueError)) or type(error).__module__.startswith("polars"):
+            raise InputError(
+                f"column {column.name!r} has a category that its dtype {column.dtype} does not allow ({error}); "
+                f"values seen: {_some([str(v) for v in column.values])}"
+            ) from error
         raise
 
 
-def _check_kept(n_missing: int, column: Column) -> None:
-    """pandas turns a value outside a categorical dtype into a missing one without a word."""
-    if n_missing > sum(value is None for value in column.values):
-        raise _outside(column, "it would become a missing value")
+def convert_schema(schema: Schema, frame: str) -> Schema:
+    """The same columns in another kind of frame, each with the nearest dtype."""
+    if frame == schema.frame:
+        return schema
+    return Schema(tuple(replace(column, dtype=_dtype(column, frame)) for column in schema.columns), frame)
 
 
-def _outside(column: Column, why: str) -> InputError:
-    return InputError(
-        f"column {column.name!r} has a category that its dtype {column.dtype} does not allow ({why}); "
-        f"values seen: {_some([str(v) for v in column.values])}"
-    )
+def _dtype(column: Column, frame: str) -> Any:
+    """The dtype of a column in another kind of frame: numbers, whole numbers, booleans, categories or text."""
+    text = str(column.dtype).lower()
+    if column.coded:
+        category = any(word in text for word in ("categor", "enum", "dictionary"))
+        booleans = not category and any(isinstance(value, (bool, np.bool_)) for value in column.values)
+        kind = "category" if category else "boolean" if booleans else "text"
+    else:
+        kind = "boolean" if "bool" in text else "whole" if "int" in text else "number"
+    present = [value for value in column.values if value is not None]
+    if frame == "pandas":
+        import pandas as pd
+
+        dtypes = {
+            "number": np.dtype(np.float64),
+            "whole": np.dtype(np.int64),
+            "boolean": np.dtype(object if column.coded else bool),
+            "category": pd.CategoricalDtype(present),
+            "text": pd.Series(["a"]).dtype,
+        }
+    elif frame == "polars":
+        import polars as pl
+
+        dtypes = {
+            "number": pl.Float64(),
+            "whole": pl.Int64(),
+            "boolean": pl.Boolean(),
+            "category": pl.Categorical(),
+            "text": pl.String(),
+        }
+    elif frame == "pyarrow":
+        import pyarrow as pa
+
+        dtypes = {
+            "number": pa.float64(),
+            "whole": pa.int64(),
+            "boolean": pa.bool_(),
+            "category": pa.dictionary(pa.int32(), pa.string()),
+            "text": pa.string(),
+        }
+    elif column.coded:
+        raise InputError(f"frame='numpy' cannot hold the text of column {column.name!r}; use 'pandas' or 'polars'")
+    else:
+        return np.dtype(np.float64)
+    return dtypes[kind]
 
 
 def reference_row(table: Table) -> Matrix:
@@ -369,9 +452,3 @@ def column_position(item: str | int, names: Sequence[str], what: str = "the tabl
 def _some(items: Sequence[Any], most: int = 8) -> str:
     text = ", ".join(repr(item) for item in list(items)[:most])
     return text + (f", ... ({len(items)} in all)" if len(items) > most else "")
-
-
-def _float64() -> Any:
-    import narwhals as nw
-
-    return nw.Float64

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cortx.estimators.block import Block, Estimate, Estimator
+from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import enumerate_linear
 
 
@@ -20,14 +20,14 @@ class Banzhaf(Estimator):
     efficient: ClassVar[bool] = False
 
     def least(self, n_players: int) -> int:
-        return min(4, 2**n_players - 2)
+        return min(4, coalition_count(n_players))
 
     def spends(self, n_players: int, budget: int) -> int:
-        return 2**n_players - 2 if budget >= 2**n_players - 2 else budget // 2 * 2
+        return coalition_count(n_players) if enumerable(n_players, budget) else budget // 2 * 2
 
     def estimate(self, block: Block, budget: int) -> Estimate:
         n, n_rows = block.n_players, len(block.rows)
-        if budget >= 2**n - 2:
+        if enumerable(n, budget):
             values = enumerate_linear(block, np.full(n, 0.5 ** (n - 1)))
             return Estimate(values, np.zeros_like(values))
         n_pairs = budget // 2

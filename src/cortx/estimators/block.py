@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.games import Game, Rows
-from cortx.seeding import mix, row_uniforms
+from cortx.seeding import row_uniforms, stream_seed
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -58,10 +58,7 @@ class Block:
 
     def uniforms(self, count: int, stream: int) -> Array:
         """Uniform draws, (rows, count): each row's own, whatever block it sits in; other streams are independent."""
-        name = np.asarray([self.seed, self.round, stream], dtype=np.uint64)
-        with np.errstate(over="ignore"):
-            word = mix(mix(mix(name[:1]) ^ name[1:2]) ^ name[2:])[0]
-        return row_uniforms(self.rows.words, int(word), 0, count)
+        return row_uniforms(self.rows.words, stream_seed(self.seed, self.round, stream), 0, count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +69,26 @@ class Estimate:
     errors: Array
 
 
+MOST_PLAYERS = 24
+"""Players up to which all coalitions are enumerated: 16.8 million."""
+
+
+def enumerable(n_players: int, budget: int) -> bool:
+    """Whether `budget` values v(S) are all there are (v(all) and v(none) aside)."""
+    return n_players <= MOST_PLAYERS and budget >= coalition_count(n_players)
+
+
+def coalition_count(n_players: int) -> int:
+    """All coalitions but the empty and the full one."""
+    return int(2**n_players) - 2
+
+
 class Estimator(ABC):
     """Turns games into labels. Settings go to the constructor; a new estimator is one file and one line."""
 
     name: ClassVar[str]
     efficient: ClassVar[bool] = True
     """Whether the values of a row always add up to v(all) - v(none)."""
-    shares_coalitions: ClassVar[bool] = False
-    """Whether all rows of a block are asked for the same coalitions, so that rows are grouped by pattern."""
 
     @abstractmethod
     def least(self, n_players: int) -> int:
@@ -91,4 +100,8 @@ class Estimator(ABC):
 
     @abstractmethod
     def estimate(self, block: Block, budget: int) -> Estimate:
-        """The estimate from at most `budget` values v(S) of each row (v(all) and v(none) aside)."""
+        """The estimate from at most `budget` values v(S) of each row (v(all) and v(none) aside).
+
+        A budget that is enough to enumerate (`enumerable`) gives the exact values; the rows of the block then have
+        the same active players.
+        """

@@ -14,7 +14,11 @@ Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def all_coalitions(n_players: int, chunk: int = 2**14) -> Iterator[BoolArray]:
+CHUNK = 2**14
+"""Coalitions that are enumerated at a time."""
+
+
+def all_coalitions(n_players: int, chunk: int = CHUNK) -> Iterator[BoolArray]:
     """Every coalition but the empty and the full one, in chunks (k, players), in binary order."""
     bits = np.arange(n_players)
     for start in range(1, 2**n_players - 1, chunk):
@@ -47,15 +51,12 @@ def allocate(expected: Array, uniforms: Array) -> npt.NDArray[np.int64]:
 
 
 def random_subsets(keys: Array, sizes: npt.NDArray[np.int64]) -> BoolArray:
-    """The `sizes` smallest of each row of keys, (..., players): uniform subsets of the given sizes."""
-    order = np.argsort(keys, axis=-1)
-    taken = np.arange(keys.shape[-1]) < sizes[..., None]
-    result = np.zeros(keys.shape, dtype=bool)
-    np.put_along_axis(result, order, taken, axis=-1)
-    return result
+    """The `sizes` (at least 1) smallest of each row of keys, (..., players): uniform subsets of the given sizes."""
+    largest = np.take_along_axis(np.sort(keys, axis=-1), sizes[..., None] - 1, axis=-1)
+    return keys <= largest  # keys have 53 random bits: they do not tie
 
 
 def pair_count(n_players: int, size: int) -> int:
-    """How many pairs {S, complement} have a smaller side of this size."""
+    """How many pairs {S, complement} have a smaller side of this size, 1 <= size <= n/2."""
     count = comb(n_players, size)
     return count // 2 if 2 * size == n_players else count

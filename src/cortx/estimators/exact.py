@@ -8,12 +8,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import BudgetError
-from cortx.estimators.block import Block, Estimate, Estimator
+from cortx.estimators.block import MOST_PLAYERS, Block, Estimate, Estimator, coalition_count
 from cortx.estimators.coalitions import all_coalitions
 
 Array = npt.NDArray[np.float64]
-MOST_PLAYERS = 24
 
 
 def enumerate_linear(block: Block, weights: Array) -> Array:
@@ -22,10 +20,7 @@ def enumerate_linear(block: Block, weights: Array) -> Array:
     `weights[s]` is the weight of a coalition of s others. Every semivalue has this form.
     """
     n = block.n_players
-    if n > MOST_PLAYERS:
-        raise BudgetError(
-            f"exact enumeration needs 2**{n} evaluations per row; use 'kernel' or 'permutation' above {MOST_PLAYERS} players"
-        )
+    assert n <= MOST_PLAYERS
     result = np.broadcast_to(weights[n - 1] * block.full[:, None, :], (len(block.rows), n, block.full.shape[1])).copy()
     result -= weights[0] * block.empty
     joins, leaves = np.append(0.0, weights), np.append(weights, 0.0)
@@ -41,10 +36,9 @@ class Exact(Estimator):
     """The Shapley value by its definition, with standard error zero."""
 
     name: ClassVar[str] = "exact"
-    shares_coalitions: ClassVar[bool] = True
 
     def least(self, n_players: int) -> int:
-        return 2**n_players - 2
+        return coalition_count(n_players)
 
     def spends(self, n_players: int, budget: int) -> int:
         return self.least(n_players)

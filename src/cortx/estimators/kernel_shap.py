@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from math import comb
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError
-from cortx.estimators.block import Block, Estimate, Estimator
+from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.coalitions import allocate, pair_count, random_subsets, subsets_of_size
 from cortx.estimators.exact import Exact
+from cortx.games.players import coalition_words
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -38,35 +38,36 @@ class KernelShap(Estimator):
         self.weights = weights
 
     def least(self, n_players: int) -> int:
-        return min(2 * n_players, 2**n_players - 2)
+        return min(2 * n_players, coalition_count(n_players))
 
     def spends(self, n_players: int, budget: int) -> int:
-        return 2**n_players - 2 if budget >= 2**n_players - 2 else budget // 2 * 2
+        return coalition_count(n_players) if enumerable(n_players, budget) else budget // 2 * 2
 
     def estimate(self, block: Block, budget: int) -> Estimate:
-        n, n_rows = block.n_players, len(block.rows)
-        if budget >= 2**n - 2:
+        n = block.n_players
+        if enumerable(n, budget):
             return Exact().estimate(block, budget)
         n_pairs = budget // 2
-        sizes = np.arange(1, n // 2 + 1)
         expected = self._expected(n, n_pairs)
-        counts = allocate(expected, block.uniforms(1, stream=0)[:, 0])
-        coalitions, size = _draw(block, counts, sizes, n_pairs)
+        coalitions = _draw(block, expected, n_pairs)
         values = block.values(np.concatenate([coalitions, ~coalitions], axis=1), distinct=True)
         contrast = (values[:, :n_pairs] - values[:, n_pairs:]) / 2  # half of v(S) - v(complement)
         # Regress on 1_S - s/n with phi = total/n + psi, psi adding up to zero: both sides of a pair at once.
+        size = coalitions.sum(axis=2)
         centred = coalitions - size[..., None] / n
         target = contrast + (0.5 - size / n)[..., None] * block.total[:, None, :]
-        inclusion = (expected / np.array([pair_count(n, int(s)) for s in sizes]))[size - 1]
-        kernel = np.array([1 / (comb(n, int(s)) * s * (n - s)) for s in sizes])[size - 1]
-        psi, errors = _regress(centred, target, kernel / inclusion, inclusion)
+        sizes = np.arange(1, n // 2 + 1)
+        inclusion = expected / _population(n)
+        # w(S) / inclusion, in which the C(n,s) cancel; of the sets of half the players only one of two is drawn.
+        weight = np.where(2 * sizes == n, 0.5, 1.0) / (sizes * (n - sizes) * np.maximum(expected, 1e-300))
+        psi, errors = _regress(centred, target, weight[size - 1], inclusion[size - 1])
         return Estimate(psi + block.total[:, None, :] / n, errors)
 
     def _expected(self, n: int, n_pairs: int) -> Array:
         """Expected pairs of each size, (sizes,), with inclusion probability min(1, c q) and c so that they add up."""
         sizes = np.arange(1, n // 2 + 1)
-        population = np.array([pair_count(n, int(s)) for s in sizes], dtype=np.float64)
-        mass = population / np.array([float(comb(n, int(s))) for s in sizes])  # leverage: 1 / C(n, s) for each pair
+        population = _population(n)
+        mass = np.where(2 * sizes == n, 0.5, 1.0)  # leverage: 1 / C(n, s) for each pair
         if self.weights == "kernel":
             mass = mass / (sizes * (n - sizes))
         expected = np.zeros(len(sizes))
@@ -81,59 +82,57 @@ class KernelShap(Estimator):
             open_ &= ~full
 
 
-def _draw(
-    block: Block, counts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], n_pairs: int
-) -> tuple[BoolArray, npt.NDArray[np.int64]]:
-    """Different coalitions for every row, (rows, pairs, n), and their sizes, (rows, pairs), given counts by size."""
+def _population(n: int) -> Array:
+    """How many pairs there are of each size, (sizes,); beyond 1e300 it does not matter."""
+    return np.array([float(min(pair_count(n, size), 10**300)) for size in range(1, n // 2 + 1)])
+
+
+def _draw(block: Block, expected: Array, n_pairs: int) -> BoolArray:
+    """Different coalitions for every row, (rows, pairs, n), in order of size: `expected` of each size on average."""
     n, n_rows = block.n_players, len(block.rows)
-    # Slots are filled in order of size: slot t of a row has the size at which the running count passes t.
+    counts = allocate(expected, block.uniforms(1, stream=0)[:, 0])
+    # Slot t of a row has the size at which the running count passes t.
     ends = np.cumsum(counts, axis=1)
     slots = np.arange(n_pairs)
     size_index = (slots[None, :, None] >= ends[:, None, :]).sum(axis=2)
-    size = sizes[size_index]
+    size = size_index + 1
     keys = block.uniforms(n_pairs * n, stream=1).reshape(n_rows, n_pairs, n)
-    coalitions = random_subsets(keys, size)
-    if n % 2 == 0:  # of the two halves that make a pair, the one with player 0 stands for it
-        halves = size == n // 2
-        coalitions[halves & ~coalitions[:, :, 0]] ^= True
-    listed = np.zeros(len(sizes), dtype=bool)
-    for j, s in enumerate(sizes):
-        most = int(counts[:, j].max(initial=0))
-        if most <= 1 or pair_count(n, int(s)) > LIST_FACTOR * most:
+    coalitions = _with_first_half(random_subsets(keys, size))
+    listed = np.zeros(len(expected), dtype=bool)
+    for j, most in enumerate(np.ceil(expected - 1e-9).astype(np.int64)):
+        # Decided by the expectation, not by the rows at hand: a row's draws do not depend on its neighbours.
+        if most <= 1 or pair_count(n, j + 1) > LIST_FACTOR * most:
             continue
         listed[j] = True
-        table = subsets_of_size(n, int(s))[: pair_count(n, int(s))]  # the first half of the halves has player 0
+        table = subsets_of_size(n, j + 1)[: pair_count(n, j + 1)]  # the first half of the halves has player 0
         picks = np.argsort(block.uniforms(len(table), stream=2 + j), axis=1)[:, :most]
-        where = size_index == j
-        rank = slots[None, :] - (ends[:, j] - counts[:, j])[:, None]
-        row, slot = np.nonzero(where)
-        coalitions[row, slot] = table[picks[row, rank[row, slot]]]
+        row, slot = np.nonzero(size_index == j)
+        rank = slot - (ends[:, j] - counts[:, j])[row]
+        coalitions[row, slot] = table[picks[row, rank]]
     for attempt in range(REDRAWS):
         row, slot = np.nonzero(_repeated(coalitions) & ~listed[size_index])
         if len(row) == 0:
             break
-        fresh = block.uniforms(n_pairs * n, stream=2 + len(sizes) + attempt).reshape(n_rows, n_pairs, n)
-        redrawn = random_subsets(fresh[row, slot], size[row, slot])
-        if n % 2 == 0:
-            redrawn[(size[row, slot] == n // 2) & ~redrawn[:, 0]] ^= True
-        coalitions[row, slot] = redrawn
-    return coalitions, size
+        keys = block.uniforms(n_pairs * n, stream=2 + len(expected) + attempt).reshape(n_rows, n_pairs, n)
+        coalitions[row, slot] = _with_first_half(random_subsets(keys[row, slot], size[row, slot]))
+    return coalitions
+
+
+def _with_first_half(coalitions: BoolArray) -> BoolArray:
+    """Of the two halves that make a pair, the one with player 0 stands for it."""
+    half = 2 * coalitions.sum(axis=-1) == coalitions.shape[-1]
+    coalitions[half & ~coalitions[..., 0]] ^= True
+    return coalitions
 
 
 def _repeated(coalitions: BoolArray) -> BoolArray:
     """(rows, pairs): true where a coalition stands in an earlier slot of its row."""
-    n_rows, n_pairs, n = coalitions.shape
-    packed = np.packbits(coalitions, axis=2)
-    if n <= 64:
-        padded = np.zeros((n_rows, n_pairs, 8), dtype=np.uint8)
-        padded[:, :, : packed.shape[2]] = packed
-        words = padded.view(np.uint64)[:, :, 0]
-    else:
-        words = packed.view(np.dtype((np.void, packed.shape[2])))[:, :, 0]
+    words = coalition_words(coalitions)
     order = np.argsort(words, axis=1, kind="stable")
     ordered = np.take_along_axis(words, order, axis=1)
-    same = np.concatenate([np.zeros((n_rows, 1), bool), ordered[:, 1:] == ordered[:, :-1]], axis=1)
-    result = np.zeros((n_rows, n_pairs), dtype=bool)
+    same = np.zeros(words.shape, dtype=bool)
+    same[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    result = np.empty_like(same)
     np.put_along_axis(result, order, same, axis=1)
     return result
 

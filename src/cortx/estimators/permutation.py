@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cortx.estimators.block import Block, Estimate, Estimator
+from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import Exact
 
 
@@ -19,16 +19,16 @@ class Permutation(Estimator):
     name: ClassVar[str] = "permutation"
 
     def least(self, n_players: int) -> int:
-        return min(2 * (n_players - 1), 2**n_players - 2)
+        return min(2 * (n_players - 1), coalition_count(n_players))
 
     def spends(self, n_players: int, budget: int) -> int:
-        if budget >= 2**n_players - 2:
-            return 2**n_players - 2
+        if enumerable(n_players, budget):
+            return coalition_count(n_players)
         return budget // (2 * (n_players - 1)) * 2 * (n_players - 1)
 
     def estimate(self, block: Block, budget: int) -> Estimate:
         n, n_rows, n_outputs = block.n_players, len(block.rows), block.full.shape[1]
-        if budget >= 2**n - 2:
+        if enumerable(n, budget):
             return Exact().estimate(block, budget)
         n_pairs = budget // (2 * (n - 1))
         keys = block.uniforms(n_pairs * n, stream=0).reshape(n_rows, n_pairs, n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,8 @@ import torch
 
 from cortx.errors import InputError
 from cortx.games.models import Model, Output, adapt
-from cortx.games.players import Groups, Players, make_players
-from cortx.tables import FRAMES, Column, Matrix, Schema, Table, read_table, reference_row, write_table
+from cortx.games.players import Groups, Players, coalition_words, make_players
+from cortx.tables import FRAMES, Matrix, Schema, Table, convert_schema, plain, read_table, reference_row, write_table
 
 BoolArray = npt.NDArray[np.bool_]
 Array = npt.NDArray[np.float64]
@@ -40,6 +40,20 @@ class Rows:
         return Rows(table, self.active[index], self.words[index], None)
 
 
+@dataclass(frozen=True, eq=False)
+class GameSpec:
+    """Everything about a game but its model: what a saved explainer keeps."""
+
+    schema: Schema
+    absent: Matrix
+    players: Players
+    output: Output
+    target: int | str | None
+    frame: str | None
+    base_values: Array
+    output_names: tuple[str, ...] | None
+
+
 class Game:
     """What is explained: a model, what replaces an absent feature, and which output.
 
@@ -63,7 +77,8 @@ class Game:
         Numeric columns (names or numbers) that hold categories; text, category and boolean columns always do.
     frame:
         The kind of table the model is given: "numpy", "pandas", "polars", "pyarrow". By default the kind of the
-        reference if that is a frame, else the kind of the rows.
+        reference if that is a frame, else of the rows; pandas where the library takes no other. A scikit-learn
+        Pipeline may read missing values otherwise in another kind of frame: give it the kind it was fitted on.
     memory_budget:
         Bytes of masked rows that may exist at a time.
     """
@@ -99,16 +114,18 @@ class Game:
         self._schema: Schema | None = None
         self._absent: Matrix | None = None
         if background is not None:
-            self._use(read_table(background, categorical=self._categorical, what="the background"))
+            sample = read_table(background, categorical=self._categorical, what="the background")
+            if len(sample) == 0:
+                raise InputError("the background has no rows; give at least one")
+            self._use(sample)
         elif not isinstance(reference, str):
             self._use(_reference_table(reference, self._categorical))
 
     # What the game knows about its table -----------------------------------------------------------------
 
     def _use(self, absent: Table) -> None:
-        if len(absent) == 0:
-            raise InputError("the background has no rows; give at least one")
         self._schema, self._absent = absent.schema, absent.matrix
+        self.__dict__.pop("players", None)  # their names follow the columns
 
     @property
     def bound(self) -> bool:
@@ -144,7 +161,8 @@ class Game:
     @cached_property
     def base_values(self) -> Array:
         """v(empty set), (outputs,): the model's output when every player is absent."""
-        return self._predict(self.absent, self.schema).mean(axis=0)
+        mean: Array = self.outputs_of(Table(self.absent, self.schema)).mean(axis=0)
+        return mean
 
     @property
     def n_outputs(self) -> int:
@@ -160,6 +178,7 @@ class Game:
 
     def rows(self, data: Any) -> Rows:
         """Reads and checks rows: columns by name, no infinities, at least one row."""
+        data = plain(data)
         table = read_table(data, schema=self._schema, categorical=self._categorical, what="the table")
         if len(table) == 0:
             raise InputError("the table has no rows; give at least one")
@@ -168,6 +187,8 @@ class Game:
             if coded:
                 raise InputError(f"reference='zero' has no meaning for text columns {coded}; give a row or a table")
             self._use(Table(np.zeros((1, table.matrix.shape[1])), table.schema))
+        elif self._schema.frame == "numpy" and table.schema.frame != "numpy":
+            self._use(Table(self.absent, table.schema))  # an array has no names: the first frame gives them
         return self._ready(table, data)
 
     def _ready(self, table: Table, data: Any) -> Rows:
@@ -184,7 +205,11 @@ class Game:
 
     def full_values(self, rows: Rows) -> Array:
         """v(all players), (rows, outputs): the model's own output."""
-        parts = [self._predict(rows.table.matrix[part], rows.table.schema) for part in _slices(len(rows), self._chunk)]
+        return self.outputs_of(rows.table)
+
+    def outputs_of(self, table: Table) -> Array:
+        """The model's outputs for a table, (rows, outputs), in chunks."""
+        parts = [self._predict(table.matrix[part], table.schema) for part in _slices(len(table), self._chunk)]
         return np.concatenate(parts)
 
     def values(self, rows: Rows, coalitions: BoolArray, *, distinct: bool = False) -> Array:
@@ -211,18 +236,22 @@ class Game:
     def _values_of_distinct(self, rows: Rows, coalitions: BoolArray) -> Array:
         """Evaluates each row's different coalitions once and copies the results to their duplicates."""
         n, k, _ = coalitions.shape
-        packed = np.packbits(coalitions, axis=2)
-        owner = np.repeat(np.arange(n, dtype=">u4"), k).view(np.uint8).reshape(n, k, 4)
-        keys = np.ascontiguousarray(np.concatenate([owner, packed], axis=2)).reshape(n * k, -1)
-        words = keys.view(np.dtype((np.void, keys.shape[1]))).ravel()
-        _, first, inverse = np.unique(words, return_index=True, return_inverse=True)
-        row_of, column_of = first // k, first % k
-        result = np.empty((len(first), self.n_outputs))
-        for part in _slices(len(first), self._chunk):
+        words = coalition_words(coalitions)
+        order = np.argsort(words, axis=1)
+        ordered = np.take_along_axis(words, order, axis=1)
+        is_new = np.ones((n, k), dtype=bool)
+        is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        place = np.cumsum(is_new).reshape(n, k) - 1  # of each sorted coalition among the different ones
+        inverse = np.empty((n, k), dtype=np.int64)
+        np.put_along_axis(inverse, order, place, axis=1)
+        row_of, column_of = np.nonzero(is_new)
+        column_of = order[row_of, column_of]
+        result = np.empty((len(row_of), self.n_outputs))
+        for part in _slices(len(row_of), self._chunk):
             matrix = rows.table.matrix[row_of[part]]
             masks = coalitions[row_of[part], column_of[part]][:, None, :]
             result[part] = self._masked(matrix, masks, rows.table.schema)[:, 0]
-        return result[inverse].reshape(n, k, self.n_outputs)
+        return result[inverse]
 
     def _masked(self, matrix: Matrix, coalitions: BoolArray, schema: Schema) -> Array:
         """One chunk: x_S = S*x + (1-S)*x_r (paper Sec. 2.1), its outputs averaged over the background."""
@@ -260,27 +289,28 @@ class Game:
             )
 
     def _model_schema(self, schema: Schema) -> Schema:
-        frame = self._frame or schema.frame
-        if frame == schema.frame:
-            return schema
-        return Schema(tuple(_convert(column, schema.frame, frame) for column in schema.columns), frame)
+        allowed = self.model.frames
+        return convert_schema(schema, self._frame or (schema.frame if schema.frame in allowed else allowed[0]))
 
     def _select(self, outputs: Array) -> Array:
-        names = self.model.class_names
+        names, target = self.model.class_names, self._target
+        two_classes = self.model.output != "raw" or (names is not None and len(names) == 2)
+        if target is None:
+            return outputs[:, 1:] if outputs.shape[1] == 2 and two_classes and names is not None else outputs
+        if outputs.shape[1] == 1 and two_classes:  # one number stands for both
+            other = 1 - outputs if self.model.output == "probability" else -outputs
+            outputs = np.concatenate([other, outputs], axis=1)
         n = outputs.shape[1]
-        if self._target == "all":
-            if n == 1 and self.model.output == "probability":
-                return np.concatenate([1 - outputs, outputs], axis=1)
+        if target == "all":
             return outputs
-        if self._target is None:
-            binary = n == 2 and self.model.output in ("probability", "log-odds") and names is not None
-            return outputs[:, 1:] if binary else outputs
-        if names and str(self._target) in names and len(names) == n:
-            return outputs[:, [names.index(str(self._target))]]
-        if isinstance(self._target, (int, np.integer)) and 0 <= self._target < n:
-            return outputs[:, [int(self._target)]]
+        if names and len(names) == n and str(target) in names:
+            return outputs[:, [names.index(str(target))]]
+        # A number that is no label is a position, unless the labels are numbers themselves.
+        numbered = names and any(name.lstrip("-").replace(".", "", 1).isdigit() for name in names)
+        if isinstance(target, (int, np.integer)) and not numbered and 0 <= target < n:
+            return outputs[:, [int(target)]]
         allowed = ", ".join(names) if names else f"0..{n - 1}"
-        raise InputError(f"target must be 'all' or one of {allowed}, got {self._target!r}")
+        raise InputError(f"target must be 'all' or one of {allowed}, got {target!r}")
 
     @property
     def _chunk(self) -> int:
@@ -289,55 +319,58 @@ class Game:
         row_bytes = 8 * len(self.schema.columns) * 6
         return max(1, min(self.model.chunk_rows, self.memory_budget // row_bytes))
 
-    def fingerprint(self, rows: Rows) -> Array:
-        """The model's outputs on probe rows, to recognise it again; not counted as cost."""
+    # Saving and recognising ---------------------------------------------------------------------------------
+
+    def fingerprint(self, matrix: Matrix, schema: Schema) -> Array:
+        """The model's outputs on encoded probe rows, to recognise it again; not counted as cost."""
         spent = self.evaluations
         try:
-            return self.full_values(rows)
+            return self.outputs_of(Table(matrix, schema))
         finally:
             self.evaluations = spent
 
+    def spec(self, schema: Schema) -> GameSpec:
+        """The game without its model; `schema` is that of the rows it was used on."""
+        return GameSpec(
+            schema=schema,
+            absent=self.absent,
+            players=self.players,
+            output=self.model.output,
+            target=self._target,
+            frame=self._frame,
+            base_values=self.base_values,
+            output_names=self.output_names,
+        )
+
+    @classmethod
+    def from_spec(cls, model: Any, spec: GameSpec, memory_budget: int = 64 * MIB) -> Game:
+        """The game of a spec, with a model again."""
+        columns = enumerate(spec.players.names)
+        groups = {name: np.flatnonzero(spec.players.column_player == i).tolist() for i, name in columns}
+        game = cls(
+            model,
+            reference="zero",
+            output=spec.output,
+            target=spec.target,
+            players=None if spec.players.names == spec.schema.names else groups,
+            frame=spec.frame,
+            memory_budget=memory_budget,
+        )
+        game._use(Table(spec.absent, spec.schema))
+        return game
+
 
 def _reference_table(reference: Any, categorical: tuple[str | int, ...]) -> Table:
-    """A table gives its mean and mode; one row (also a one-dimensional array) stands for itself."""
-    if hasattr(reference, "detach") and hasattr(reference, "cpu"):
-        reference = reference.detach().cpu().numpy()
-    if isinstance(reference, (list, tuple)):
-        reference = np.asarray(reference)
+    """A table gives its mean and mode; one row (also a one-dimensional array or a pandas Series) stands for itself."""
+    reference = plain(reference)
     if isinstance(reference, np.ndarray) and reference.ndim == 1:
         reference = reference.reshape(1, -1)
+    elif type(reference).__name__ == "Series" and hasattr(reference, "infer_objects"):
+        reference = reference.to_frame().T.infer_objects()
     table = read_table(reference, categorical=categorical, what="the reference")
     if len(table) == 1:
         return table
     return Table(reference_row(table), table.schema)
-
-
-def _convert(column: Column, source: str, frame: str) -> Column:
-    """The column for another kind of frame, with the plainest dtype that holds its values."""
-    if source == frame:
-        return column
-    kinds = {type(value) for value in column.values if value is not None}
-    return replace(column, dtype=_plain_dtype(frame, column.coded, bool in kinds or np.bool_ in kinds))
-
-
-def _plain_dtype(frame: str, coded: bool, boolean: bool) -> Any:
-    if frame == "pandas":
-        import pandas as pd
-
-        if not coded:
-            return np.dtype(np.float64)
-        return np.dtype(bool) if boolean else pd.Series(["a"]).dtype
-    if frame == "polars":
-        import polars as pl
-
-        return (pl.Boolean() if boolean else pl.String()) if coded else pl.Float64()
-    if frame == "pyarrow":
-        import pyarrow as pa
-
-        return (pa.bool_() if boolean else pa.string()) if coded else pa.float64()
-    if coded:
-        raise InputError("frame='numpy' cannot hold text columns; use 'pandas' or 'polars'")
-    return np.dtype(np.float64)
 
 
 def _slices(total: int, size: int) -> Iterator[slice]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError, ModelError, need
+from cortx.tables import FRAMES
 
 Output = Literal["auto", "probability", "log-odds", "raw"]
 OUTPUTS: tuple[str, ...] = ("auto", "probability", "log-odds", "raw")
@@ -30,6 +30,8 @@ class Model(ABC):
     chunk_rows: int = 32_768
     """Rows per call at which the model runs well; a memory budget may lower it."""
     class_names: tuple[str, ...] | None = None
+    frames: tuple[str, ...] = FRAMES
+    """The kinds of table it takes; rows of another kind are converted to the first."""
 
     def __init__(self, output: Output) -> None:
         self.output: Output = output
@@ -53,7 +55,7 @@ class Model(ABC):
 
 def _checked(values: Any, n_rows: int) -> Array:
     if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().numpy()
+        values = values.detach().double().cpu().numpy()
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -62,7 +64,8 @@ def _checked(values: Any, n_rows: int) -> Array:
         array = array[:, None]
     if array.ndim != 2 or array.shape[0] != n_rows or array.shape[1] == 0:
         raise ModelError(
-            f"the model returned shape {np.shape(values)} for {n_rows} rows; expected ({n_rows},) or ({n_rows}, outputs)"
+            f"the model returned shape {np.shape(values)} for {n_rows} rows; "
+            f"expected ({n_rows},) or ({n_rows}, outputs)"
         )
     if not np.isfinite(array).all():
         bad = int((~np.isfinite(array)).any(axis=1).sum())
@@ -101,15 +104,13 @@ class TorchModel(Model):
     def __init__(self, module: torch.nn.Module, output: Output) -> None:
         super().__init__("raw" if output == "auto" else output)
         self.module = module
-        parameter = next(iter([*module.parameters(), *module.buffers()]), None)
-        if parameter is not None and parameter.is_floating_point():
-            self.dtype, self.device = parameter.dtype, parameter.device
-        else:
-            self.dtype = torch.float32
+        tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
+        self.dtype = tensors[0].dtype if tensors else torch.float32
+        self.device = tensors[0].device if tensors else torch.device("cpu")
         self.chunk_rows = 8_192 if self.device.type == "cpu" else 262_144
 
     def outputs(self, batch: torch.Tensor) -> torch.Tensor:
-        training = self.module.training
+        training = [part for part in self.module.modules() if part.training]
         if training:
             self.module.eval()
         try:
@@ -121,10 +122,10 @@ class TorchModel(Model):
                     logits = probability_from_logits(logits)
                 elif self.output == "log-odds":
                     logits = log_odds_from_logits(logits)
-                return logits.double()
+                return logits
         finally:
-            if training:
-                self.module.train()
+            for part in training:  # each as it was: a frozen layer inside a training module stays frozen
+                part.training = True
 
 
 class CallableModel(Model):
@@ -154,20 +155,22 @@ class EstimatorModel(Model):
     """A scikit-learn estimator or Pipeline, or the scikit-learn face of XGBoost and LightGBM."""
 
     def __init__(self, estimator: Any, output: Output) -> None:
-        classifier = hasattr(estimator, "predict_proba")
-        super().__init__(("probability" if classifier else "raw") if output == "auto" else output)
+        probabilities = hasattr(estimator, "predict_proba")
+        super().__init__(("probability" if probabilities else "raw") if output == "auto" else output)
         self.estimator = estimator
-        if self.output != "raw" and not classifier:
+        self.frames = _frames(estimator)
+        if self.output != "raw" and not probabilities:
             raise InputError(
-                f"output={output!r} needs predict_proba, which {type(estimator).__name__} does not have; use output='raw'"
+                f"output={output!r} needs predict_proba, which {type(estimator).__name__} does not have; "
+                "use output='raw'"
             )
-        if classifier:
+        if probabilities or hasattr(estimator, "classes_"):
             self.class_names = tuple(str(label) for label in getattr(estimator, "classes_", ()))
-        if self.output == "raw" and classifier and self._margin() is None:
-            raise InputError(
-                f"output='raw' needs decision_function, which {type(estimator).__name__} does not have; "
-                "use output='probability' or 'log-odds'"
-            )
+            if self.output == "raw" and self._margin() is None:
+                raise InputError(
+                    f"output='raw' needs decision_function, which {type(estimator).__name__} does not have; "
+                    "use output='probability' or 'log-odds'"
+                )
 
     def _margin(self) -> Any:
         """The function that gives a classifier's raw score, or None."""
@@ -179,7 +182,7 @@ class EstimatorModel(Model):
         return getattr(self.estimator, "decision_function", None)
 
     def outputs(self, batch: Any) -> Any:
-        if not hasattr(self.estimator, "predict_proba"):
+        if self.class_names is None:
             return self.estimator.predict(batch)
         if self.output == "raw":
             return self._margin()(batch)
@@ -196,24 +199,38 @@ class BoosterModel(Model):
 
     def __init__(self, booster: Any, output: Output) -> None:
         self.library = _library(booster)
+        self.frames = _frames(booster)
         objective = _objective(booster, self.library)
-        probabilistic = any(word in objective for word in ("logistic", "binary", "multi", "softprob", "cross_entropy"))
+        probabilistic = objective in PROBABILISTIC
         super().__init__(("probability" if probabilistic else "raw") if output == "auto" else output)
         if self.output != "raw" and not probabilistic:
             raise InputError(
                 f"output={output!r} needs a classifier, but the objective is {objective!r}; use output='raw'"
             )
+        # These predict a class or a score where the others predict probabilities.
+        self.from_margin = objective in ("multi:softmax", "binary:logitraw")
         self.booster = booster
 
     def outputs(self, batch: Any) -> Any:
-        raw = self.output == "raw"
+        raw = self.output == "raw" or self.from_margin
         if self.library == "xgboost":
             import xgboost
 
             values = self.booster.predict(xgboost.DMatrix(batch, enable_categorical=True), output_margin=raw)
         else:
             values = self.booster.predict(batch, raw_score=raw)
-        return log_odds(np.asarray(values, dtype=np.float64)) if self.output == "log-odds" else values
+        if self.output == "raw":
+            return values
+        values = np.asarray(values, dtype=np.float64)
+        if self.from_margin:
+            values = probability_from_logits(torch.from_numpy(values)).numpy()
+        return log_odds(values) if self.output == "log-odds" else values
+
+
+PROBABILISTIC = (
+    *("binary:logistic", "binary:logitraw", "reg:logistic", "multi:softprob", "multi:softmax"),  # XGBoost
+    *("binary", "multiclass", "multiclassova", "cross_entropy"),  # LightGBM
+)
 
 
 def _objective(booster: Any, library: str) -> str:
@@ -221,14 +238,22 @@ def _objective(booster: Any, library: str) -> str:
         import json
 
         return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
-    return str(booster.params.get("objective", "") or booster.dump_model(num_iteration=1).get("objective", ""))
+    return str(booster.dump_model(num_iteration=1).get("objective", "")).partition(" ")[0]
+
+
+ONNX_TYPES = {
+    "tensor(float)": torch.float32,
+    "tensor(double)": torch.float64,
+    "tensor(float16)": torch.float16,
+    "tensor(int64)": torch.int64,
+    "tensor(int32)": torch.int32,
+}
 
 
 class OnnxModel(Model):
     """An ONNX file in onnxruntime: one matrix input, or one input for each column; probabilities if it names them."""
 
     def __init__(self, model: Any, output: Output) -> None:
-        super().__init__("raw" if output == "auto" else output)
         try:
             import onnxruntime
         except ImportError as error:
@@ -242,9 +267,10 @@ class OnnxModel(Model):
                 raise InputError(f"{str(model)!r} is not a readable ONNX model: {error}") from error
         self.session = model
         self.inputs = model.get_inputs()
-        self.tensor = len(self.inputs) == 1
-        self.dtype = torch.float64 if "double" in self.inputs[0].type else torch.float32
-        outputs = [item for item in model.get_outputs() if "float" in item.type or "double" in item.type]
+        self.tensor = len(self.inputs) == 1 and self.inputs[0].type in ONNX_TYPES
+        if self.tensor:
+            self.dtype = ONNX_TYPES[self.inputs[0].type]
+        outputs = [item for item in model.get_outputs() if item.type in ONNX_TYPES and "int" not in item.type]
         if not outputs:
             raise InputError(
                 f"the ONNX model has no tensor of numbers among its outputs "
@@ -253,6 +279,7 @@ class OnnxModel(Model):
         named = [item for item in outputs if "prob" in item.name.lower()]
         self.probabilities = bool(named)
         self.output_name = (named or outputs)[0].name
+        super().__init__(("probability" if named else "raw") if output == "auto" else output)
 
     def outputs(self, batch: Any) -> Any:
         feed = {self.inputs[0].name: batch.numpy()} if self.tensor else _onnx_columns(self.inputs, batch)
@@ -275,17 +302,23 @@ def _onnx_columns(inputs: Any, batch: Any) -> dict[str, npt.NDArray[Any]]:
     missing = [item.name for item in inputs if item.name not in frame.columns]
     if missing:
         raise InputError(f"the ONNX model asks for the columns {missing}, which the table does not have")
-    kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64}
     feed: dict[str, npt.NDArray[Any]] = {}
     for item in inputs:
         column = frame[item.name].to_numpy()
-        kind: Any = kinds.get(item.type, object)
+        kind: Any = str(ONNX_TYPES[item.type]).removeprefix("torch.") if item.type in ONNX_TYPES else object
         feed[item.name] = column.astype(kind).reshape((-1, 1) if len(item.shape) == 2 else (-1,))
     return feed
 
 
 def _library(model: Any) -> str:
-    return type(model).__module__.partition(".")[0]
+    """The library a model's class, or the class it extends, comes from."""
+    homes = [base.__module__.partition(".")[0] for base in type(model).__mro__]
+    return next((home for home in homes if home in ("xgboost", "lightgbm")), homes[0])
+
+
+def _frames(model: Any) -> tuple[str, ...]:
+    """LightGBM refuses Arrow and polars categories, XGBoost Arrow ones; both know pandas."""
+    return {"lightgbm": ("pandas", "numpy"), "xgboost": ("pandas", "numpy", "polars")}.get(_library(model), FRAMES)
 
 
 def adapt(model: Any, output: Output) -> Model:
@@ -301,12 +334,11 @@ def adapt(model: Any, output: Output) -> Model:
     if type(model).__name__ == "Booster" and _library(model) in ("xgboost", "lightgbm"):
         return BoosterModel(model, output)
     if hasattr(model, "predict"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return EstimatorModel(model, output)
+        return EstimatorModel(model, output)
     if callable(model):
         return CallableModel(model, output)
     raise InputError(
-        f"cannot explain a {type(model).__module__}.{type(model).__qualname__}; expected a torch module, a scikit-learn "
-        "estimator, an XGBoost or LightGBM model, the path of an ONNX file, or a function from a table to numbers"
+        f"cannot explain a {type(model).__module__}.{type(model).__qualname__}; expected a torch module, "
+        "a scikit-learn estimator, an XGBoost or LightGBM model, the path of an ONNX file, "
+        "or a function from a table to numbers"
     )

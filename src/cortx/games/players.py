@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError
+from cortx.seeding import mix
 from cortx.tables import column_position
 
 Groups = Mapping[str, Sequence[str | int]]
@@ -34,8 +35,8 @@ class Players:
         """Flags of columns, (rows, columns), as flags of players: true where any of its columns is."""
         if len(self) == len(self.column_player):
             return flags
-        result = np.zeros((flags.shape[0], len(self)), dtype=bool)
-        np.logical_or.at(result, (slice(None), self.column_player), flags)
+        member = np.arange(len(self)) == self.column_player[:, None]  # (columns, players)
+        result: npt.NDArray[np.bool_] = flags @ member
         return result
 
 
@@ -67,3 +68,14 @@ def make_players(column_names: Sequence[str], groups: Groups | None) -> Players:
         column_player[j] = names.index(name)
     # Players are ordered by their first column, so ungrouped games keep the table's order.
     return Players(tuple(names), column_player)
+
+
+def coalition_words(coalitions: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+    """One word for each coalition, (..., players) -> (...): its bits up to 64 players, beyond that a hash of them."""
+    packed = np.packbits(coalitions, axis=-1)
+    padding = [(0, 0)] * (packed.ndim - 1) + [(0, -packed.shape[-1] % 8)]
+    parts = np.pad(packed, padding).view(np.uint64)  # (..., players / 64)
+    words: npt.NDArray[np.uint64] = parts[..., 0]
+    for j in range(1, parts.shape[-1]):
+        words = mix(words) ^ parts[..., j]
+    return words

@@ -20,7 +20,8 @@ def table_game(values: npt.NDArray[np.float64], **settings: Any) -> Game:
     n_players = int(values.shape[0]).bit_length() - 1
 
     def model(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return values[(rows.astype(np.int64) << np.arange(n_players)).sum(axis=1)]
+        position: npt.NDArray[np.int64] = (rows.astype(np.int64) << np.arange(n_players)).sum(axis=1)
+        return values[position]
 
     return Game(model, reference=np.zeros(n_players), output="raw", **settings)
 

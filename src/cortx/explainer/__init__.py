@@ -1,0 +1,1 @@
+"""The finished product: fit, explain, save, load."""

@@ -1,0 +1,247 @@
+"""A saved explainer: a folder with safetensors, a readable manifest and the model's fingerprint; never pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from cortx import __version__
+from cortx.errors import ArtifactError, FingerprintError, InputError
+from cortx.explainer.fit import Fitted
+from cortx.games import Game, GameSpec
+from cortx.games.players import Players
+from cortx.schema_json import schema_from_json, schema_to_json
+from cortx.training.features import TableFeatures
+from cortx.training.network import ExplainerNetwork
+from cortx.training.recipe import Recipe, get_recipe
+
+if TYPE_CHECKING:
+    from cortx.explainer.explainer import CoRTX
+
+FORMAT, FORMAT_VERSION = "cortx-explainer", 1
+MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
+
+# The same model gives the same outputs up to float rounding; another one differs by far more of their spread.
+FINGERPRINT_TOLERANCE = 1e-3
+
+
+def save(explainer: CoRTX, folder: str | Path) -> Path:
+    """Writes the folder next to its place and renames it in, so that it is there whole or not at all."""
+    target = Path(folder)
+    fitted = explainer.fitted
+    if target.exists() and not (target / MANIFEST).is_file() and not (target.is_dir() and not any(target.iterdir())):
+        raise ArtifactError(f"{target} exists and is not a cortx explainer; choose another folder, or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        save_file(_tensors(fitted), temporary / WEIGHTS)
+        manifest = _manifest(explainer, fitted, _sha256(temporary / WEIGHTS))
+        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _swap(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _swap(temporary: Path, target: Path) -> None:
+    if not target.exists():
+        os.replace(temporary, target)
+        return
+    old = target.with_name(f".{target.name}.old{os.getpid()}")
+    os.replace(target, old)
+    os.replace(temporary, target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load(folder: str | Path, model: Any = None) -> CoRTX:
+    """Reads a saved explainer. With `model`, it is attached if it is the one the explainer was fitted for.
+
+    Raises `ArtifactError` for a missing, foreign or damaged folder and `FingerprintError` for another model.
+    """
+    from cortx.explainer.explainer import CoRTX
+
+    path = Path(folder)
+    manifest = _read_manifest(path)
+    tensors = _read_weights(path, manifest)
+    try:
+        settings, spec = manifest["settings"], _spec(manifest, tensors)
+        recipe = Recipe.from_json(manifest["recipe"])
+        network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
+    except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
+        raise ArtifactError(f"the explainer in {path} cannot be rebuilt ({error}); save it again") from error
+    named = recipe.name in ("default", "paper") and get_recipe(recipe.name) == recipe  # type: ignore[arg-type]
+    explainer = CoRTX(
+        recipe.name if named else recipe,  # type: ignore[arg-type]
+        heads=tuple(settings["heads"]),
+        positives=recipe.pretrain.positives,
+        unseen=settings["unseen"],
+        seed=int(settings["seed"]),
+    )
+    probe, probe_outputs = tensors["probe.rows"].numpy(), tensors["probe.outputs"].numpy()
+    fitted = Fitted(
+        network, spec, manifest["costs"], manifest["quality"], manifest["history"], probe, probe_outputs
+    )
+    game = None
+    if model is not None:
+        game = Game.from_spec(model, spec)
+        _check_model(game, fitted, path)
+    explainer._attach(fitted, game)
+    return explainer
+
+
+def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
+    tensors = {f"network.{name}": tensor.contiguous().clone() for name, tensor in fitted.network.state_dict().items()}
+    spec = fitted.spec
+    arrays = {
+        "game.absent": spec.absent,
+        "game.base_values": spec.base_values,
+        "game.column_player": spec.players.column_player,
+        "probe.rows": fitted.probe,
+        "probe.outputs": fitted.probe_outputs,
+    }
+    return {**tensors, **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}}
+
+
+def _manifest(explainer: CoRTX, fitted: Fitted, digest: str) -> dict[str, Any]:
+    spec = fitted.spec
+    recipe = explainer.resolved_recipe()
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "table": schema_to_json(spec.schema),
+        "players": list(spec.players.names),
+        "explains": {
+            "output": spec.output,
+            "target": spec.target,
+            "output_names": None if spec.output_names is None else list(spec.output_names),
+            "base_values": spec.base_values.tolist(),
+            "model_frame": spec.frame,
+        },
+        "settings": {"heads": list(explainer.heads), "unseen": explainer.unseen, "seed": explainer.seed},
+        "quality": fitted.quality,
+        "costs": fitted.costs,
+        "recipe": recipe.to_json(),
+        "history": fitted.history,
+        "files": {WEIGHTS: {"sha256": digest}},
+        "versions": {
+            "cortx": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in ("torch", "numpy", "safetensors")},
+        },
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ArtifactError(f"there is no explainer at {path}")
+    if not (path / MANIFEST).is_file():
+        raise ArtifactError(f"{path} is not a cortx explainer: it has no {MANIFEST}")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ArtifactError(f"{path / MANIFEST} is damaged ({error}); restore or save the explainer again") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise ArtifactError(f"{path} is not a cortx explainer: its manifest does not say {FORMAT!r}")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{path} was written in format {manifest.get('format_version')}, this cortx reads {FORMAT_VERSION}; "
+            "load it with the cortx version named in its manifest"
+        )
+    return manifest
+
+
+def _read_weights(path: Path, manifest: dict[str, Any]) -> dict[str, torch.Tensor]:
+    weights = path / WEIGHTS
+    if not weights.is_file():
+        raise ArtifactError(f"{path} lacks {WEIGHTS}; copy the whole folder")
+    expected = manifest.get("files", {}).get(WEIGHTS, {}).get("sha256")
+    if _sha256(weights) != expected:
+        raise ArtifactError(
+            f"{weights} is damaged: its checksum is not the one in the manifest; copy or save the explainer again"
+        )
+    try:
+        return load_file(weights)
+    except SafetensorError as error:
+        raise ArtifactError(f"{weights} is damaged ({error}); copy or save the explainer again") from error
+
+
+def _spec(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> GameSpec:
+    explains = manifest["explains"]
+    names = explains["output_names"]
+    return GameSpec(
+        schema=schema_from_json(manifest["table"]),
+        absent=tensors["game.absent"].numpy(),
+        players=Players(tuple(manifest["players"]), tensors["game.column_player"].numpy()),
+        output=explains["output"],
+        target=explains["target"],
+        frame=explains["model_frame"],
+        base_values=tensors["game.base_values"].numpy(),
+        output_names=None if names is None else tuple(names),
+    )
+
+
+def _network(
+    manifest: dict[str, Any], tensors: dict[str, torch.Tensor], spec: GameSpec, recipe: Recipe, seed: int
+) -> ExplainerNetwork:
+    start = "network.features."
+    features = TableFeatures({name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)})
+    network = ExplainerNetwork(
+        features,
+        tensors["game.column_player"],
+        len(spec.base_values),
+        encoder=recipe.encoder,
+        head=recipe.head,
+        heads=tuple(manifest["settings"]["heads"]),
+        seed=seed,
+    )
+    start = "network."
+    network.load_state_dict({name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)})
+    return network.eval().requires_grad_(False)
+
+
+def _check_model(game: Game, fitted: Fitted, path: Path) -> None:
+    """The model must give the fingerprint's outputs on the probe rows."""
+    try:
+        outputs = game.fingerprint(fitted.probe, fitted.spec.schema)
+    except Exception as error:
+        raise FingerprintError(
+            f"the model cannot be run on the probe rows of {path} ({error}); "
+            "load the explainer with the model it was fitted for"
+        ) from error
+    expected = fitted.probe_outputs
+    if outputs.shape != expected.shape:
+        raise FingerprintError(
+            f"the model gives {outputs.shape[1]} outputs, the explainer in {path} was fitted for {expected.shape[1]}"
+        )
+    spread = max(float(np.ptp(expected)), 1e-6)
+    worst = float(np.abs(outputs - expected).max())
+    if worst > FINGERPRINT_TOLERANCE * spread:
+        raise FingerprintError(
+            f"this is not the model that the explainer in {path} was fitted for: on its {len(expected)} probe rows the "
+            f"outputs differ by up to {worst:.3g} (their spread is {spread:.3g}); load it with that model, or fit again"
+        )

@@ -1,0 +1,1 @@
+"""Learning the explainer: an encoder without labels, heads with few."""

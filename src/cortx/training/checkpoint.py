@@ -1,0 +1,96 @@
+"""Training that survives a kill: named tensors and a little JSON, replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cortx.errors import ArtifactError
+
+
+class Checkpoint:
+    """A folder with one file for each stage of a fit. `key` says what the fit depends on.
+
+    A file that belongs to another fit is an error, never silently used or overwritten. ``Checkpoint(None, ...)``
+    keeps nothing.
+    """
+
+    def __init__(self, folder: str | Path | None, key: str, every_seconds: float = 10.0) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.key = key
+        self.every_seconds = every_seconds
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, stage: str, tensors: Mapping[str, Tensor], **facts: Any) -> None:
+        if self.folder is None:
+            return
+        path = self.folder / f"{stage}.safetensors"
+        temporary = path.with_suffix(f".tmp{os.getpid()}")
+        metadata = {"cortx": json.dumps({"key": self.key, **facts})}
+        save_file({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, temporary, metadata)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+    def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The tensors and facts of a stage, or None if it was never saved."""
+        path = None if self.folder is None else self.folder / f"{stage}.safetensors"
+        if path is None or not path.is_file():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                facts = json.loads((file.metadata() or {}).get("cortx", "{}"))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        except (SafetensorError, ValueError) as error:
+            raise ArtifactError(f"the checkpoint {path} is damaged ({error}); delete it to start this stage again") from error
+        if facts.get("key") != self.key:
+            raise ArtifactError(
+                f"the checkpoint {path} belongs to another fit (other data, model, labels, recipe or seed); "
+                "give another checkpoint folder, or delete this one"
+            )
+        return tensors, facts
+
+    def clear(self) -> None:
+        """Removes what this fit has kept, once the explainer is finished."""
+        if self.folder is None:
+            return
+        for path in self.folder.glob("*.safetensors"):
+            path.unlink()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+def pack(prefix: str, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Tensor]:
+    """A module's state and its optimizer's, as flat named tensors."""
+    tensors = {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
+    if optimizer is not None:
+        for index, state in optimizer.state_dict()["state"].items():
+            for name, value in state.items():
+                tensors[f"{prefix}-optimizer.{index}.{name}"] = torch.as_tensor(value)
+    return tensors
+
+
+def unpack(
+    prefix: str, tensors: Mapping[str, Tensor], module: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    """The opposite of `pack`."""
+    module.load_state_dict({name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")})
+    if optimizer is None:
+        return
+    state: dict[int, dict[str, Tensor]] = {}
+    start = f"{prefix}-optimizer."
+    for name, tensor in tensors.items():
+        if name.startswith(start):
+            index, _, field = name[len(start) :].partition(".")
+            state.setdefault(int(index), {})[field] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

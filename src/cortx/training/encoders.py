@@ -1,0 +1,95 @@
+"""Explanation encoders for tables. Weights are drawn from the generator that is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cortx.errors import InputError
+
+Kind = Literal["mlp", "residual"]
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The network between a row's inputs and its latent explanation."""
+
+    kind: Kind = "residual"
+    width: int = 256
+    depth: int = 2
+    """Layers of an "mlp", blocks of a "residual" network."""
+    latent: int = 256
+    sees_total: bool = True
+    """Whether f(x) - f(reference) is an input."""
+
+    def __post_init__(self) -> None:
+        _check(self.kind, self.width, self.depth, self.latent)
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """The network between a latent explanation and a head's answer."""
+
+    kind: Kind = "residual"
+    width: int = 256
+    depth: int = 1
+    sees_total: bool = True
+    missing_is_zero: bool = True
+    """Players that equal their reference get exactly zero, and the efficiency gap goes to the others."""
+
+    def __post_init__(self) -> None:
+        _check(self.kind, self.width, self.depth)
+
+
+def _check(kind: str, *sizes: int) -> None:
+    if kind not in ("mlp", "residual"):
+        raise InputError(f"a network must be 'mlp' or 'residual', got {kind!r}")
+    if min(sizes) < 1:
+        raise InputError(f"widths and depths must be positive, got {sizes}")
+
+
+def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A linear layer with PyTorch's usual uniform weights, from a given generator."""
+    layer: nn.Linear = torch.nn.utils.skip_init(nn.Linear, inputs, outputs)
+    bound = 1 / sqrt(inputs)
+    with torch.no_grad():
+        layer.weight.uniform_(-bound, bound, generator=generator)
+        layer.bias.uniform_(-bound, bound, generator=generator)
+    return layer
+
+
+def mlp(sizes: Sequence[int], *, generator: torch.Generator) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        layers += [linear(inputs, outputs, generator), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class ResidualBlock(nn.Module):
+    """x + W2 SiLU(W1 LayerNorm(x))."""
+
+    def __init__(self, width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.first = linear(width, width, generator)
+        self.second = linear(width, width, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.silu(self.first(self.norm(x))))
+
+
+def make_network(kind: Kind, inputs: int, width: int, depth: int, outputs: int, generator: torch.Generator) -> nn.Sequential:
+    """(rows, inputs) to (rows, outputs): `depth` layers of an "mlp", or `depth` residual blocks between two layers."""
+    if kind == "mlp":
+        return mlp([inputs, *[width] * (depth - 1), outputs], generator=generator)
+    blocks = [ResidualBlock(width, generator) for _ in range(depth)]
+    return nn.Sequential(
+        linear(inputs, width, generator), *blocks, nn.LayerNorm(width), nn.SiLU(), linear(width, outputs, generator)
+    )

@@ -1,0 +1,51 @@
+"""What every head is: a network on latent explanations, with its loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from cortx.training.encoders import HeadConfig, make_network
+
+
+class Head(nn.Module, ABC):
+    """Shapes: latent (rows, d), total = f(x) - f(reference) (rows, outputs), labels (rows, players, outputs)."""
+
+    total_scale: Tensor
+    label_scale: Tensor
+
+    def __init__(
+        self, latent: int, n_players: int, n_outputs: int, config: HeadConfig, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.n_players, self.n_outputs, self.config = n_players, n_outputs, config
+        inputs = latent + (n_outputs if config.sees_total else 0)
+        outputs = self.n_logits(n_players) * n_outputs
+        self.layers = make_network(config.kind, inputs, config.width, config.depth, outputs, generator)
+        self.register_buffer("total_scale", torch.ones(n_outputs))
+        self.register_buffer("label_scale", torch.ones(n_outputs))
+
+    @staticmethod
+    @abstractmethod
+    def n_logits(n_players: int) -> int:
+        """Numbers the head needs for one output of a row."""
+
+    def set_scales(self, total: Tensor, labels: Tensor) -> None:
+        """Brings inputs and outputs to about one: the root mean square of totals and of labels, per output."""
+        self.total_scale.copy_(total.square().mean(dim=0).sqrt().clamp(min=1e-12))
+        self.label_scale.copy_(labels.square().mean(dim=(0, 1)).sqrt().clamp(min=1e-12))
+
+    def logits(self, latent: Tensor, total: Tensor) -> Tensor:
+        inputs = torch.cat([latent, total / self.total_scale], dim=1) if self.config.sees_total else latent
+        result: Tensor = self.layers(inputs)
+        return result
+
+    @abstractmethod
+    def forward(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
+        """The head's answer for rows."""
+
+    @abstractmethod
+    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
+        """A scalar to minimise."""

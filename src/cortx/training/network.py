@@ -1,0 +1,91 @@
+"""The whole explainer network: inputs, encoder, heads, and a stand-in for outputs nobody gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cortx.seeding import torch_generator
+from cortx.training.encoders import EncoderConfig, HeadConfig, make_network, mlp
+from cortx.training.features import TableFeatures, differs
+from cortx.training.heads import HEADS, Head
+from cortx.training.heads.ranking import RankingHead
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the network says of rows: values (rows, players, outputs), and a ranking if it has that head."""
+
+    values: Tensor
+    ranking: Tensor | None
+
+
+class ExplainerNetwork(nn.Module):
+    """Rows, (rows, columns) float64 codes, to attributions in one forward pass."""
+
+    player_of: Tensor
+    total_scale: Tensor
+
+    def __init__(
+        self,
+        features: TableFeatures,
+        player_of: Tensor,
+        n_outputs: int,
+        *,
+        encoder: EncoderConfig,
+        head: HeadConfig,
+        heads: tuple[str, ...],
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.register_buffer("player_of", player_of)
+        self.n_players = int(player_of.max()) + 1
+        self.n_outputs = n_outputs
+        self.sees_total = encoder.sees_total
+        inputs = features.width + (n_outputs if self.sees_total else 0)
+        self.encoder = make_network(
+            encoder.kind, inputs, encoder.width, encoder.depth, encoder.latent, torch_generator(seed, "encoder")
+        )
+        self.register_buffer("total_scale", torch.ones(n_outputs))
+        self.heads = nn.ModuleDict()
+        for name in heads:
+            generator = torch_generator(seed, "head", name)
+            self.heads[name] = HEADS[name](encoder.latent, self.n_players, n_outputs, head, generator)
+        self.total_model = mlp([features.width, 128, 128, n_outputs], generator=torch_generator(seed, "total"))
+
+    def active(self, codes: Tensor) -> Tensor:
+        """(rows, players): whether any column of a player differs from its reference."""
+        changed = differs(codes, self.features.reference)
+        if self.n_players == codes.shape[1]:
+            return changed
+        result = torch.zeros(len(codes), self.n_players, dtype=torch.int64, device=codes.device)
+        return result.index_add_(1, self.player_of, changed.to(torch.int64)) > 0
+
+    def latent(self, codes: Tensor, total: Tensor) -> Tensor:
+        """The latent explanation, (rows, latent)."""
+        inputs = self.features(codes)
+        if self.sees_total:
+            inputs = torch.cat([inputs, total / self.total_scale], dim=1)
+        result: Tensor = self.encoder(inputs)
+        return result
+
+    def guess_total(self, codes: Tensor) -> Tensor:
+        """f(x) - f(reference) as far as the network knows it, (rows, outputs)."""
+        guess: Tensor = self.total_model(self.features(codes)) * self.total_scale
+        return guess
+
+    def head(self, name: str) -> Head:
+        head = self.heads[name]
+        assert isinstance(head, Head)
+        return head
+
+    def forward(self, codes: Tensor, total: Tensor) -> Answer:
+        latent, active = self.latent(codes, total), self.active(codes)
+        values = self.head("attribution")(latent, total, active)
+        if "ranking" not in self.heads:
+            return Answer(values, None)
+        return Answer(values, RankingHead.ranking(self.head("ranking")(latent, total, active)))
+

@@ -1,0 +1,78 @@
+"""Recipes: everything that can be set about the method, with the two that have names."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from cortx.errors import InputError
+from cortx.training.encoders import EncoderConfig, HeadConfig
+from cortx.training.features import FeatureConfig
+from cortx.training.finetune import FinetuneConfig
+from cortx.training.pretrain import PretrainConfig
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an explainer is made. ``dataclasses.replace`` changes a part."""
+
+    name: str
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    attribution: FinetuneConfig = field(default_factory=FinetuneConfig)
+    ranking: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(tune_encoder=False, loss="own"))
+    validation_share: float = 0.2
+    """Share of the labels that never trains anything and chooses the epoch."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation_share < 1:
+            raise InputError(f"validation_share must lie between 0 and 1, got {self.validation_share}")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Recipe:
+        return Recipe(
+            name=data["name"],
+            features=FeatureConfig(**data["features"]),
+            encoder=EncoderConfig(**data["encoder"]),
+            head=HeadConfig(**data["head"]),
+            pretrain=PretrainConfig(**data["pretrain"]),
+            attribution=FinetuneConfig(**data["attribution"]),
+            ranking=FinetuneConfig(**data["ranking"]),
+            validation_share=data["validation_share"],
+        )
+
+
+def paper_recipe() -> Recipe:
+    """CoRTX as written: raw inputs, Eq. 2, 4 and 5, a frozen encoder, 3-layer heads (tab:hyper_setting, Census)."""
+    tune = FinetuneConfig(tune_encoder=False, loss="own", schedule="constant", weight_average=0.0, learning_rate=1e-3)
+    return Recipe(
+        name="paper",
+        features=FeatureConfig(raw=True),
+        encoder=EncoderConfig(kind="mlp", width=256, depth=3, latent=256, sees_total=False),
+        head=HeadConfig(kind="mlp", width=256, depth=3, sees_total=False, missing_is_zero=False),
+        pretrain=PretrainConfig(temperature=0.02, batch_size=1024, learning_rate=5e-3, n_positives=30),
+        attribution=tune,
+        ranking=tune,
+    )
+
+
+def default_recipe() -> Recipe:
+    """The best we can make (docs/decisions/0001-default-recipe.md says what each part earns)."""
+    return Recipe(name="default")
+
+
+RecipeName = Literal["default", "paper"]
+_NAMED = {"default": default_recipe, "paper": paper_recipe}
+
+
+def get_recipe(recipe: RecipeName | Recipe) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe not in _NAMED:
+        raise InputError(f"recipe must be one of {', '.join(map(repr, _NAMED))} or a Recipe, got {recipe!r}")
+    return _NAMED[recipe]()
