@@ -18,6 +18,40 @@ Order = Literal["value", "magnitude"]
 
 
 @dataclass(frozen=True, eq=False)
+class Views:
+    """Labels of masked copies of rows, which came free when the rows were enumerated.
+
+    Copy i is row ``rows[i]`` with only the players ``kept[i]`` present; ``values`` is (copies, players, outputs)
+    and ``outputs``, the model's output for the copy, (copies, outputs).
+    """
+
+    rows: IntArray
+    kept: npt.NDArray[np.bool_]
+    values: FloatArray
+    outputs: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Views]) -> Views:
+        return Views(
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.kept for part in parts]),
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.outputs for part in parts]),
+        )
+
+    def of_rows(self, chosen: IntArray) -> Views:
+        """The copies of some rows, whose positions are counted anew."""
+        position = np.full(int(max(self.rows.max(initial=-1), chosen.max(initial=-1))) + 1, -1)
+        position[chosen] = np.arange(len(chosen))
+        rows = position[self.rows]
+        kept = rows >= 0
+        return Views(rows[kept], self.kept[kept], self.values[kept], self.outputs[kept])
+
+
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """Attributions of a table of rows, with what they cost and how sure they are.
 
@@ -40,6 +74,8 @@ class Explanation:
     method: str = ""
     predicted_ranking: IntArray | None = field(default=None, repr=False)
     """What a ranking head said; `ranking` prefers it over the order of ``values``."""
+    views: Views | None = field(default=None, repr=False)
+    """Labels of masked copies that came free with these."""
 
     def __post_init__(self) -> None:
         if self.values.ndim not in (2, 3):
@@ -110,6 +146,7 @@ class Explanation:
             error_std=pick(self.error_std),
             outputs=pick(self.outputs),
             predicted_ranking=pick(self.predicted_ranking),
+            views=None if self.views is None else self.views.of_rows(np.arange(len(self))[index]),
             evaluations=0,
             seconds=0.0,
         )

@@ -40,10 +40,13 @@ def torch_generator(seed: int, *names: str | int, device: str = "cpu") -> torch.
 def mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The finalizer of SplitMix64 (Steele, Lea, Flood 2014), on whole arrays; wraps on purpose."""
     with np.errstate(over="ignore"):
-        words = words + _GOLDEN
-        words = (words ^ (words >> np.uint64(30))) * _MIX_A
-        words = (words ^ (words >> np.uint64(27))) * _MIX_B
-        return words ^ (words >> np.uint64(31))
+        words = np.asarray(words + _GOLDEN)  # a copy, changed in place: these arrays are large
+        words ^= words >> np.uint64(30)
+        words *= _MIX_A
+        words ^= words >> np.uint64(27)
+        words *= _MIX_B
+        words ^= words >> np.uint64(31)
+    return words
 
 
 def text_word(text: str) -> np.uint64:
@@ -52,9 +55,14 @@ def text_word(text: str) -> np.uint64:
 
 
 def row_uniforms(row_words: npt.NDArray[np.uint64], stream: int, start: int, count: int) -> npt.NDArray[np.float64]:
-    """Uniform numbers in [0, 1) for every row, (rows, count): counter-based, so any slice can be drawn alone."""
+    """Uniform numbers in [0, 1) for every row, (rows, count)."""
+    return uniforms_at(row_words[:, None], stream, np.arange(start, start + count))
+
+
+def uniforms_at(words: npt.NDArray[np.uint64], stream: int, counters: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The numbers that the streams of `words` hold at places `counters` (broadcast): each can be drawn alone."""
     with np.errstate(over="ignore"):
-        base = mix(row_words ^ mix(np.asarray([stream], dtype=np.uint64)))
-        counters = np.arange(start, start + count, dtype=np.uint64) * _GOLDEN
-        words = mix(base[:, None] + counters[None, :])
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        base = mix(words ^ mix(np.asarray([stream], dtype=np.uint64)))
+        drawn = mix(base + counters.astype(np.uint64) * _GOLDEN)
+    drawn >>= np.uint64(11)
+    return drawn.astype(np.float64) * 2.0**-53

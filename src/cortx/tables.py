@@ -238,14 +238,14 @@ def _code(
     A missing value is a value of its own, None, whatever stands for it.
     """
     position = {_key(value): code for code, value in enumerate(known)}
-    values, missing = list(known), None
+    values = list(known)
     try:
         unique = series.unique(maintain_order=True).to_list()
     except TypeError as error:
         raise InputError(f"column {name!r} of {what} holds values that are no categories ({error})") from error
     for value in unique:
         if _is_missing(value):
-            value, missing = None, value if missing is None else missing
+            value = None
         elif not isinstance(value, (str, bool, np.bool_, int, float)):
             raise InputError(
                 f"column {name!r} of {what} holds a {type(value).__name__}; "
@@ -257,11 +257,13 @@ def _code(
     if series.implementation.value == "pandas":
         import pandas as pd
 
-        local, uniques = pd.factorize(series.to_native(), use_na_sentinel=True)
+        native = series.to_native()
+        missing = next(iter(native[native.isna()]), None)
+        local, uniques = pd.factorize(native, use_na_sentinel=True)
         lookup = [position[_key(value)] for value in uniques] + [position.get(_key(None), -1)]
         return np.array(lookup, dtype=np.int64)[local], tuple(values), missing
     codes = (position[_key(None if _is_missing(value) else value)] for value in series.to_list())
-    return np.fromiter(codes, dtype=np.int64, count=len(series)), tuple(values), missing
+    return np.fromiter(codes, dtype=np.int64, count=len(series)), tuple(values), None
 
 
 def _key(value: Any) -> tuple[str, Any]:
@@ -335,10 +337,12 @@ def _decode(codes: npt.NDArray[np.int64], column: Column, schema: Schema) -> Any
         if schema.frame == "pandas":
             import pandas as pd
 
+            categories = getattr(column.dtype, "categories", None)
+            unknown = [] if categories is None else [v for v in column.values if v is not None and v not in categories]
+            if unknown:  # pandas would turn them into missing values
+                raise ValueError(f"unknown: {_some(unknown)}")
             pool = pd.Series([column.missing if v is None else v for v in column.values], dtype=column.dtype)
-            if pool.isna().sum() > column.values.count(None):  # pandas does that without a word
-                raise ValueError("it would become a missing value")
-            return pool.array.take(codes)
+            return pd.Series(pool.array.take(codes), dtype=column.dtype)
         if schema.frame == "polars":
             import polars as pl
 

@@ -9,6 +9,9 @@ import numpy as np
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import enumerate_linear
 
+LEAST_PAIRS = 8
+"""Fewer often agree by chance, and would claim to be exact."""
+
 
 class Banzhaf(Estimator):
     """E over uniform S without i of v(S + i) - v(S) (paper Eq. 1). Does not add up to v(all) - v(none).
@@ -20,7 +23,7 @@ class Banzhaf(Estimator):
     efficient: ClassVar[bool] = False
 
     def least(self, n_players: int) -> int:
-        return min(4, coalition_count(n_players))
+        return min(2 * LEAST_PAIRS, coalition_count(n_players))
 
     def spends(self, n_players: int, budget: int) -> int:
         return coalition_count(n_players) if enumerable(n_players, budget) else budget // 2 * 2

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.games import Game, Rows
-from cortx.seeding import row_uniforms, stream_seed
+from cortx.seeding import row_uniforms, stream_seed, uniforms_at
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -28,6 +28,8 @@ class Block:
     """v(all), (rows, outputs)."""
     seed: int
     round: int = 0
+    n_views: int = 0
+    """Masked copies of every row whose labels are wanted too, if they cost nothing."""
 
     @property
     def n_players(self) -> int:
@@ -60,6 +62,19 @@ class Block:
         """Uniform draws, (rows, count): each row's own, whatever block it sits in; other streams are independent."""
         return row_uniforms(self.rows.words, stream_seed(self.seed, self.round, stream), 0, count)
 
+    def uniforms_at(self, row: npt.NDArray[np.int64], counters: npt.NDArray[np.int64], stream: int) -> Array:
+        """Some of the draws of a stream: `row` (m,) and their places `counters`, (m, count)."""
+        return uniforms_at(self.rows.words[row][:, None], stream_seed(self.seed, self.round, stream), counters)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockViews:
+    """Labels of masked copies: their players `kept` (rows, copies, n), `values` (rows, copies, n, outputs) and v."""
+
+    kept: BoolArray
+    values: Array
+    outputs: Array
+
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
@@ -67,6 +82,7 @@ class Estimate:
 
     values: Array
     errors: Array
+    views: BlockViews | None = None
 
 
 MOST_PLAYERS = 24

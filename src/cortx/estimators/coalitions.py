@@ -26,7 +26,7 @@ def all_coalitions(n_players: int, chunk: int = CHUNK) -> Iterator[BoolArray]:
         yield ((codes[:, None] >> bits) & 1).astype(bool)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def subsets_of_size(n_players: int, size: int) -> BoolArray:
     """All coalitions of one size, (C(n, size), players)."""
     members = np.array(list(combinations(range(n_players), size)), dtype=np.int64).reshape(-1, size)

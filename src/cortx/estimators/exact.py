@@ -8,10 +8,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cortx.estimators.block import MOST_PLAYERS, Block, Estimate, Estimator, coalition_count
-from cortx.estimators.coalitions import all_coalitions
+from cortx.estimators.block import MOST_PLAYERS, Block, BlockViews, Estimate, Estimator, coalition_count
+from cortx.estimators.coalitions import CHUNK, all_coalitions
+from cortx.estimators.potential import potential, subgame_shapley
 
 Array = npt.NDArray[np.float64]
+
+VIEW_KEEP = 0.8
+"""The chance of a player to stay in a masked copy: most copies stay close to their row."""
 
 
 def enumerate_linear(block: Block, weights: Array) -> Array:
@@ -45,6 +49,23 @@ class Exact(Estimator):
 
     def estimate(self, block: Block, budget: int) -> Estimate:
         n = block.n_players
+        if block.n_views and 2**n <= CHUNK:
+            return _with_views(block)
         weights = np.array([1 / (n * comb(n - 1, size)) for size in range(n)])
         values = enumerate_linear(block, weights)
         return Estimate(values, np.zeros_like(values))
+
+
+def _with_views(block: Block) -> Estimate:
+    """The exact values, and those of random masked copies, from one enumeration."""
+    n, n_rows, n_outputs = block.n_players, len(block.rows), block.full.shape[1]
+    values = np.zeros((n_rows, 2**n, n_outputs))  # v(S) - v(none) in binary order
+    (coalitions,) = all_coalitions(n)
+    values[:, 1:-1] = block.values(coalitions, distinct=True) - block.empty
+    values[:, -1] = block.total
+    summed = potential(values)
+    kept = block.uniforms(block.n_views * n, stream=0).reshape(n_rows, block.n_views, n) < VIEW_KEEP
+    codes = (kept * (np.int64(1) << np.arange(n))).sum(axis=2)
+    exact = subgame_shapley(summed, np.ones((n_rows, 1, n), dtype=bool))[:, 0]
+    views = BlockViews(kept, subgame_shapley(summed, kept), values[np.arange(n_rows)[:, None], codes] + block.empty)
+    return Estimate(exact, np.zeros_like(exact), views)

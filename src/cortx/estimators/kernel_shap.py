@@ -113,8 +113,8 @@ def _draw(block: Block, expected: Array, n_pairs: int) -> BoolArray:
         row, slot = np.nonzero(_repeated(coalitions) & ~listed[size_index])
         if len(row) == 0:
             break
-        keys = block.uniforms(n_pairs * n, stream=2 + len(expected) + attempt).reshape(n_rows, n_pairs, n)
-        coalitions[row, slot] = _with_first_half(random_subsets(keys[row, slot], size[row, slot]))
+        keys = block.uniforms_at(row, slot[:, None] * n + np.arange(n), stream=2 + len(expected) + attempt)
+        coalitions[row, slot] = _with_first_half(random_subsets(keys, size[row, slot]))
     return coalitions
 
 
@@ -142,7 +142,8 @@ def _regress(design: Array, target: Array, weight: Array, inclusion: Array) -> t
 
     `design` (rows, k, n) lies in the plane of zero sums, `target` (rows, k, outputs), `weight` and `inclusion`
     (rows, k). The variance is A^-1 (sum of (1 - pi) u u') A^-1 with u = weight * design * residual, residuals
-    inflated by their leverage (HC3), as for a sample drawn without replacement.
+    inflated by their leverage (HC3), as for a sample drawn without replacement. They are NaN where a value hangs on
+    a single drawn coalition, or on none.
     """
     n = design.shape[2]
     weighted = design * weight[..., None]
@@ -152,8 +153,11 @@ def _regress(design: Array, target: Array, weight: Array, inclusion: Array) -> t
     influence = weighted @ solver  # (rows, k, n): how much each observation moves each value
     values = influence.transpose(0, 2, 1) @ target
     residual = target - design @ values
-    leverage = np.clip((influence * design).sum(axis=2), 0.0, 1 - 1e-6)
+    leverage = (influence * design).sum(axis=2)  # adds up to the rank, n - 1
     # An observation drawn for certain is no source of sampling error.
-    spread = (residual / (1 - leverage)[..., None]) ** 2 * (1 - inclusion)[..., None]
-    variance = (influence**2).transpose(0, 2, 1) @ spread
-    return values - values.mean(axis=1, keepdims=True), np.sqrt(np.maximum(variance, 0.0))
+    sampled = np.maximum(1 - inclusion, 0.0)
+    unknown = ((leverage > 1 - 1e-6) & (sampled > 0)).any(axis=1) | (leverage.sum(axis=1) < n - 1.5)
+    spread = (residual / (1 - np.minimum(leverage, 1 - 1e-6))[..., None]) ** 2 * sampled[..., None]
+    errors = np.sqrt((influence**2).transpose(0, 2, 1) @ spread)
+    errors[unknown] = np.nan
+    return values - values.mean(axis=1, keepdims=True), errors

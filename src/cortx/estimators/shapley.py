@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
 from cortx.estimators import ESTIMATORS, Block, Estimate, Estimator
-from cortx.estimators.block import MOST_PLAYERS, coalition_count, enumerable
+from cortx.estimators.block import MOST_PLAYERS, BlockViews, coalition_count, enumerable
 from cortx.estimators.coalitions import CHUNK
-from cortx.explanation import Explanation
+from cortx.explanation import Explanation, Views
 from cortx.games import Game, Rows
 from cortx.progress import Advance, progress_bar
 
@@ -25,6 +25,8 @@ DEFAULT_BUDGET = 2_048
 """Enough to enumerate 11 players."""
 LONGEST_BUDGET = 65_536
 """The default when a standard error says when to stop."""
+VIEWS_MEMORY = 64 * 2**20
+MOST_VIEWS = 256
 
 
 def shapley(
@@ -34,6 +36,7 @@ def shapley(
     *,
     budget: int | None = None,
     standard_error: float | None = None,
+    views: int | None = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Explanation:
@@ -50,6 +53,9 @@ def shapley(
         all of them for "exact".
     standard_error:
         Stop a row early once its largest standard error is this small; `budget` (then 65,536 unless given) still holds.
+    views:
+        Masked copies of each row to label besides. Rows whose coalitions are all enumerated give these labels for
+        free, and `CoRTX.fit` learns a lot from them. Default: as many as 64 MiB hold, at most 256; 0 for none.
     seed:
         The draws of a row depend on this and on the row's own content: not on its place, its chunk or its neighbours.
     """
@@ -70,8 +76,11 @@ def shapley(
     values = np.zeros((len(rows), game.n_players, game.n_outputs))
     errors = np.zeros_like(values)
     full = game.full_values(rows)
+    if views is not None and views < 0:
+        raise InputError(f"views must not be negative, got {views}")
+    n_views = views_per_row(game, len(rows), views)
     with progress_bar(f"labels ({estimator.name})", len(rows), show=progress) as advance:
-        work = _Work(game, rows, full, estimator, seed, advance)
+        work = _Work(game, rows, full, estimator, seed, advance, n_views)
         for n in np.unique(counts[counts > 0]):
             index = np.flatnonzero(counts == n)
             estimate = work.until(index, per_row, standard_error)
@@ -90,7 +99,18 @@ def shapley(
         evaluations=game.evaluations - spent,
         seconds=perf_counter() - started,
         method="exact" if exact else estimator.name,
+        views=work.all_views(),
     )
+
+
+def views_per_row(game: Game, n_rows: int, wanted: int | None = None) -> int:
+    """Free masked copies of each row that are worth keeping: as many as wanted, or as memory holds."""
+    if game.evaluations_per_value > 1:
+        return 0  # a copy that is averaged over a background is not a row
+    if wanted is not None:
+        return wanted
+    bytes_each = game.n_players * (1 + 8 * game.n_outputs) + 8 * game.n_outputs + 8
+    return min(MOST_VIEWS, VIEWS_MEMORY // (bytes_each * n_rows))
 
 
 def _choose(method: str | Estimator) -> Estimator:
@@ -125,6 +145,11 @@ class _Work:
     estimator: Estimator
     seed: int
     advance: Advance
+    n_views: int = 0
+    views: list[Views] = field(default_factory=list)
+
+    def all_views(self) -> Views | None:
+        return Views.concatenate(self.views) if self.views else None
 
     def active(self, index: IntArray) -> IntArray:
         """The active players of rows that have equally many of them, (rows, n)."""
@@ -143,7 +168,7 @@ class _Work:
         variance = np.zeros_like(values)
         waiting, spent, round_ = np.arange(len(index)), 0, 0
         # The pilot is large enough for an honest standard error; every further round doubles what was spent.
-        ask = min(budget, max(4 * least, 64))
+        ask = min(budget, max(8 * least, 64))
         while len(waiting):
             if enumerable(n, budget - spent) and 2 * ask >= coalition_count(n):
                 ask = coalition_count(n)
@@ -165,8 +190,12 @@ class _Work:
         parts = []
         for members in self._blocks(index, budget):
             rows = index[members]
-            block = Block(self.game, self.rows.take(rows), self.active(rows), self.full[rows], self.seed, round_)
-            parts.append((members, self.estimator.estimate(block, budget)))
+            active = self.active(rows)
+            block = Block(self.game, self.rows.take(rows), active, self.full[rows], self.seed, round_, self.n_views)
+            estimate = self.estimator.estimate(block, budget)
+            parts.append((members, estimate))
+            if estimate.views is not None:
+                self.views.append(_wide(estimate.views, rows, active, self.game.n_players))
             if advance is not None:
                 advance(len(rows), f"{self.game.evaluations:,} evaluations")
         order = np.argsort(np.concatenate([members for members, _ in parts]))
@@ -191,6 +220,23 @@ class _Work:
         size = max(1, self.game.memory_budget // row_bytes)
         for group in groups:
             yield from (group[start : start + size] for start in range(0, len(group), size))
+
+
+def _wide(views: BlockViews, rows: IntArray, active: IntArray, n_players: int) -> Views:
+    """The views of a block in terms of all players and of the whole table's rows."""
+    n_rows, copies, _, n_outputs = views.values.shape
+    kept = np.zeros((n_rows, copies, n_players), dtype=bool)
+    values = np.zeros((n_rows, copies, n_players, n_outputs))
+    place = np.broadcast_to(active[:, None, :], views.kept.shape)
+    np.put_along_axis(kept, place, views.kept, axis=2)
+    np.put_along_axis(values, np.broadcast_to(place[..., None], views.values.shape), views.values, axis=2)
+    flat = n_rows * copies
+    return Views(
+        rows=np.repeat(rows, copies),
+        kept=kept.reshape(flat, n_players),
+        values=values.reshape(flat, n_players, n_outputs),
+        outputs=views.outputs.reshape(flat, n_outputs),
+    )
 
 
 __all__ = ["shapley"]

@@ -91,9 +91,7 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         seed=int(settings["seed"]),
     )
     probe, probe_outputs = tensors["probe.rows"].numpy(), tensors["probe.outputs"].numpy()
-    fitted = Fitted(
-        network, spec, manifest["costs"], manifest["quality"], manifest["history"], probe, probe_outputs
-    )
+    fitted = Fitted(network, spec, manifest["costs"], manifest["quality"], manifest["history"], probe, probe_outputs)
     game = None
     if model is not None:
         game = Game.from_spec(model, spec)

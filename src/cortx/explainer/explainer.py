@@ -105,7 +105,15 @@ class CoRTX:
         if "attribution" not in heads or len(set(heads)) != len(heads):
             raise InputError(f"heads must hold 'attribution', and each head once, got {heads}")
         fitted = fit_explainer(
-            game, X, labels, recipe, heads, n_labels=n_labels, seed=self.seed, checkpoint_folder=checkpoint, show=progress
+            game,
+            X,
+            labels,
+            recipe,
+            heads,
+            n_labels=n_labels,
+            seed=self.seed,
+            checkpoint_folder=checkpoint,
+            show=progress,
         )
         self._attach(fitted, game)
         return self
@@ -193,7 +201,9 @@ class CoRTX:
         every = (slice(None), slice(None), 0) if single else (slice(None),)
         return Explanation(
             values=values[every],
-            base_values=np.broadcast_to(spec.base_values[0] if single else spec.base_values, values[:, 0][every[1:]].shape),
+            base_values=np.broadcast_to(
+                spec.base_values[0] if single else spec.base_values, values[:, 0][every[1:]].shape
+            ),
             feature_names=spec.players.names,
             data=X,
             output_names=spec.output_names,
@@ -204,22 +214,11 @@ class CoRTX:
             predicted_ranking=None if ranking is None else ranking[every],
         )
 
-    def latent(self, X: Any, outputs: Any = None) -> Array:
-        """The latent explanation of rows, (rows, latent)."""
-        table = self._read(X)
-        known, _ = self._outputs(table, outputs)
-        network, spec = self.fitted.network, self.fitted.spec
-        parts = []
+    def latent(self, X: Any) -> npt.NDArray[np.float32]:
+        """The latent explanation of rows, (rows, latent); it needs neither the model nor its outputs."""
+        codes = torch.from_numpy(self._read(X).matrix)
         with torch.inference_mode():
-            for start in range(0, len(table), ROWS_AT_A_TIME):
-                part = slice(start, start + ROWS_AT_A_TIME)
-                codes = torch.from_numpy(table.matrix[part])
-                if known is None:
-                    total = network.guess_total(codes)
-                else:
-                    total = torch.from_numpy(known[part] - spec.base_values).to(torch.float32)
-                parts.append(network.latent(codes, total).numpy())
-        return np.concatenate(parts)
+            return torch.cat([self.fitted.network.latent(part) for part in codes.split(ROWS_AT_A_TIME)]).numpy()
 
     def _read(self, X: Any) -> Table:
         """Rows in the explainer's own codes, checked against what training saw."""

@@ -14,7 +14,9 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError
-from cortx.explainer.labels import Labels, given_labels, make_labels
+from cortx.estimators.shapley import shapley
+from cortx.explainer.labels import Labels, given_labels, make_labels, pack_labels
+from cortx.explanation import Explanation, Views, take_rows
 from cortx.games import Game, GameSpec, Rows
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.seeding import numpy_generator, torch_generator
@@ -87,18 +89,31 @@ def fit_explainer(
     )
     network.total_scale.copy_(totals.square().mean(dim=0).sqrt().clamp(min=1e-12))
 
+    split = _Split(len(given), recipe.validation_share, seed)
+    precise = _label_set(network, labelled.matrix, given.outputs - game.base_values, given.values)
+    train, validation = precise.take(split.train), precise.take(split.validation)
+    views = None if given.views is None else _view_set(network, game, labelled.matrix, given.views, split.train)
+    for name in heads:
+        network.head(name).set_scales(train.total, train.labels)
+
     started, spent = perf_counter(), game.evaluations
+    some = _some_rows(rows, recipe.pretrain.most_rows, seed)
+    rough = None
+    if recipe.pretrain.rough_pairs and recipe.pretrain.steps:
+        rough = _rough_labels(network, game, rows.data, some, recipe.pretrain.rough_pairs, seed, checkpoint, show)
     history = {
-        "pretraining": pretrain(network, game, rows, outputs, recipe.pretrain, seed=seed, checkpoint=checkpoint, show=show)
-    }
-    costs["pretraining"] = _cost(game.evaluations - spent, perf_counter() - started, rows=len(rows))
+        "pretraining": pretrain(
+            network, game, rows.take(some), outputs[some], rough, recipe.pretrain,
+            seed=seed, checkpoint=checkpoint, show=show,
+        )
+    }  # fmt: skip
+    costs["pretraining"] = _cost(game.evaluations - spent, perf_counter() - started, rows=len(some))
 
     started = perf_counter()
-    train, validation = _split(_label_set(labelled.matrix, given, game, network), recipe.validation_share, seed)
     for name in heads:
         config = recipe.attribution if name == "attribution" else recipe.ranking
         history[name] = finetune(
-            network, name, train, validation, config, seed=seed, checkpoint=checkpoint, show=show
+            network, name, train, views, validation, config, seed=seed, checkpoint=checkpoint, show=show
         )
     _fit_total_model(network, torch.from_numpy(rows.table.matrix), totals, seed)
     costs["finetuning"] = _cost(0, perf_counter() - started, rows=len(train), validation_rows=len(validation))
@@ -108,7 +123,7 @@ def fit_explainer(
     probe = _probe_rows(rows.table.matrix, seed)
     fingerprint = game.fingerprint(probe, rows.table.schema)
     checkpoint.clear()
-    quality = _quality(network, validation)
+    quality = _quality(network, validation, game.players.names)
     logger.info("fitted: %s model evaluations in all, validation l2 %.3g", costs["total_evaluations"], quality["l2"])
     return Fitted(network, game.spec(labelled.schema), costs, quality, history, probe, fingerprint)
 
@@ -118,7 +133,13 @@ def _cost(evaluations: int, seconds: float, **facts: Any) -> dict[str, Any]:
 
 
 def _key(
-    game: Game, rows: Rows, given: Labels | None, recipe: Recipe, heads: tuple[str, ...], n_labels: int | None, seed: int
+    game: Game,
+    rows: Rows,
+    given: Labels | None,
+    recipe: Recipe,
+    heads: tuple[str, ...],
+    n_labels: int | None,
+    seed: int,
 ) -> str:
     """A hash of everything a fit depends on; a checkpoint is used only for the same."""
     parts = hashlib.sha256(json.dumps([recipe.to_json(), heads, n_labels, seed, game.players.names]).encode())
@@ -127,17 +148,66 @@ def _key(
     return parts.hexdigest()
 
 
-def _label_set(matrix: Array, labels: Labels, game: Game, network: ExplainerNetwork) -> LabelSet:
+def _label_set(network: ExplainerNetwork, matrix: Array, total: Array, values: Array) -> LabelSet:
     codes = torch.from_numpy(matrix)
-    total = torch.from_numpy(labels.outputs - game.base_values).to(torch.float32)
-    return LabelSet(codes, total, network.active(codes), torch.from_numpy(labels.values).to(torch.float32))
+    return LabelSet(
+        codes,
+        torch.from_numpy(total).to(torch.float32),
+        network.active(codes),
+        torch.from_numpy(values).to(torch.float32),
+    )
 
 
-def _split(labels: LabelSet, share: float, seed: int) -> tuple[LabelSet, LabelSet]:
+def _view_set(
+    network: ExplainerNetwork, game: Game, matrix: Array, views: Views, training_rows: torch.Tensor
+) -> LabelSet:
+    """The free views of training rows; views of validation rows would give them away."""
+    chosen = np.isin(views.rows, training_rows.numpy())
+    present = game.players.columns(views.kept[chosen])
+    masked = np.where(present, matrix[views.rows[chosen]], game.absent[0])
+    return _label_set(network, masked, views.outputs[chosen] - game.base_values, views.values[chosen])
+
+
+def _rough_labels(
+    network: ExplainerNetwork,
+    game: Game,
+    data: Any,
+    index: npt.NDArray[np.int64],
+    pairs: int,
+    seed: int,
+    checkpoint: Checkpoint,
+    show: bool | None,
+) -> LabelSet:
+    """A noisy but unbiased label for every row, from a few antithetic permutations."""
+    kept = checkpoint.load("rough")
+    some = take_rows(data, index)
+    rows = game.rows(some)
+    if kept is None:
+        budget = game.evaluations_per_value * (2 * pairs * max(1, game.n_players - 1) + 1)
+        labels = shapley(game, some, "permutation", budget=budget, views=0, seed=seed, progress=show)
+        checkpoint.save("rough", pack_labels(labels))
+        values, outputs = labels.values, labels.outputs
+        assert outputs is not None
+    else:
+        values, outputs = kept[0]["values"].numpy(), kept[0]["outputs"].numpy()
+    total = outputs.reshape(len(index), -1) - game.base_values
+    return _label_set(network, rows.table.matrix, total, values.reshape(len(index), game.n_players, -1))
+
+
+def _some_rows(rows: Rows, most: int, seed: int) -> npt.NDArray[np.int64]:
+    """The rows to pre-train on: all, or a random part of a large table."""
+    if len(rows) <= most:
+        return np.arange(len(rows))
+    return np.sort(numpy_generator(seed, "pre-training rows").choice(len(rows), size=most, replace=False))
+
+
+class _Split:
     """A random part of the labels for validation, the rest for training."""
-    order = torch.from_numpy(numpy_generator(seed, "validation split").permutation(len(labels)))
-    n_validation = max(2, round(share * len(labels)))
-    return labels.take(order[n_validation:]), labels.take(order[:n_validation])
+
+    def __init__(self, n_labels: int, share: float, seed: int) -> None:
+        order = torch.from_numpy(numpy_generator(seed, "validation split").permutation(n_labels))
+        n_validation = max(2, round(share * n_labels))
+        self.train, self.validation = order[n_validation:], order[:n_validation]
 
 
 def _fit_total_model(network: ExplainerNetwork, matrix: torch.Tensor, totals: torch.Tensor, seed: int) -> None:
@@ -156,7 +226,7 @@ def _fit_total_model(network: ExplainerNetwork, matrix: torch.Tensor, totals: to
 
 
 @torch.no_grad()
-def _quality(network: ExplainerNetwork, validation: LabelSet) -> dict[str, float]:
+def _quality(network: ExplainerNetwork, validation: LabelSet, names: tuple[str, ...]) -> dict[str, float]:
     """How close the explainer comes to the validation labels, which trained nothing but chose the epoch."""
     answer = network(validation.codes, validation.total)
     values, truth = answer.values.double().numpy(), validation.labels.double().numpy()
@@ -167,11 +237,8 @@ def _quality(network: ExplainerNetwork, validation: LabelSet) -> dict[str, float
         "rank_accuracy": float(rank_accuracy(values, truth).mean()),
     }
     if answer.ranking is not None:
-        ascending = np.flip(answer.ranking.numpy(), axis=1)
-        order = np.argsort(truth, axis=1, kind="stable")
-        weights = 1 / np.arange(1, truth.shape[1] + 1)
-        hits = (ascending == order) * weights[:, None]
-        quality["ranking_head_rank_accuracy"] = float(hits.sum(axis=1).mean() / weights.sum())
+        predicted = Explanation(values, truth.sum(axis=1), names, predicted_ranking=answer.ranking.numpy())
+        quality["ranking_head_rank_accuracy"] = float(rank_accuracy(predicted, truth).mean())
     return quality
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from time import perf_counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,10 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError
-from cortx.estimators.shapley import shapley
-from cortx.explanation import Explanation, take_rows
+from cortx.estimators.shapley import shapley, views_per_row
+from cortx.explanation import Explanation, Views, take_rows
 from cortx.games import Game, Rows
+from cortx.progress import progress_bar
 from cortx.seeding import numpy_generator
 from cortx.training.checkpoint import Checkpoint
 
@@ -24,6 +24,8 @@ logger = logging.getLogger("cortx")
 LEAST_LABELS = 10
 """Fewer labels than this leave nothing to validate on."""
 LABELS_AT_A_TIME = 256
+LABEL_BUDGET = 8_192
+"""Evaluations for each row a fit labels itself: enough to enumerate 13 players."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,8 @@ class Labels:
     evaluations: int
     seconds: float
     source: str
+    views: Views | None = None
+    """Masked copies of these rows whose labels came free."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -51,7 +55,7 @@ def given_labels(labels: Any, game: Game, rows: Rows) -> Labels:
                 f"the labels explain the players {labels.feature_names}, but the game has {game.players.names}"
             )
         data, values, outputs = labels.data, labels.values, labels.outputs
-        evaluations, seconds, source = labels.evaluations, labels.seconds, labels.method
+        evaluations, seconds, source, views = labels.evaluations, labels.seconds, labels.method, labels.views
     else:
         try:
             indices, values = labels
@@ -64,7 +68,7 @@ def given_labels(labels: Any, game: Game, rows: Rows) -> Labels:
             raise InputError(f"the label indices run from {index.min()} to {index.max()}, but X has {len(rows)} rows")
         # Imported rows keep the table's own kind, so that they can be read like any other rows.
         data, outputs = take_rows(rows.data, index), None
-        evaluations, seconds, source = 0, 0.0, "given"
+        evaluations, seconds, source, views = 0, 0.0, "given", None
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 2:
         array = array[..., None]
@@ -76,7 +80,7 @@ def given_labels(labels: Any, game: Game, rows: Rows) -> Labels:
     if outputs is None:
         outputs = game.full_values(game.rows(data))
     outputs = np.asarray(outputs, dtype=np.float64).reshape(len(array), game.n_outputs)
-    return _enough(Labels(data, array, outputs, evaluations, seconds, source))
+    return _enough(Labels(data, array, outputs, evaluations, seconds, source, views))
 
 
 def make_labels(
@@ -92,31 +96,72 @@ def make_labels(
     if not LEAST_LABELS <= count <= n_rows:
         raise InputError(f"n_labels must lie between {LEAST_LABELS} and the {n_rows} rows of the table, got {count}")
     index = np.sort(numpy_generator(seed, "labelled rows").choice(n_rows, size=count, replace=False))
-    started, spent = perf_counter(), game.evaluations
-    values = np.empty((count, game.n_players, game.n_outputs))
-    outputs = np.empty((count, game.n_outputs))
-    done, earlier = 0, 0
-    kept = checkpoint.load("labels")
-    if kept is not None:
-        done, earlier = len(kept[0]["values"]), int(kept[1]["evaluations"])
-        values[:done], outputs[:done] = kept[0]["values"].numpy(), kept[0]["outputs"].numpy()
-    # One method for all rows: what "auto" would take for the row with the most active players.
-    most = int(rows.active[index].sum(axis=1).max())
-    method = "exact" if most <= 11 else "kernel"
-    logger.info("labelling %s of %s rows with the %s estimator", f"{count:,}", f"{n_rows:,}", method)
-    while done < count:
-        part = slice(done, min(done + LABELS_AT_A_TIME, count))
-        labels = shapley(game, take_rows(rows.data, index[part]), method, seed=seed, progress=show)
-        values[part] = labels.values.reshape(values[part].shape)
-        assert labels.outputs is not None
-        outputs[part] = labels.outputs.reshape(outputs[part].shape)
-        done = part.stop
-        tensors = {"values": torch.from_numpy(values[:done]), "outputs": torch.from_numpy(outputs[:done])}
-        checkpoint.save("labels", tensors, evaluations=earlier + game.evaluations - spent)
-    evaluations = earlier + game.evaluations - spent
-    seconds = perf_counter() - started
+    logger.info("labelling %s of %s rows", f"{count:,}", f"{n_rows:,}")
+    # All parts take as many free views as the whole would.
+    n_views = views_per_row(game, count)
+    parts: list[Explanation] = []
+    seconds, evaluations = 0.0, 0
+    with progress_bar("labels", count, show=show) as advance:
+        for start in range(0, count, LABELS_AT_A_TIME):
+            data = take_rows(rows.data, index[start : start + LABELS_AT_A_TIME])
+            kept = checkpoint.load(f"labels-{start}")
+            if kept is None:
+                part = shapley(game, data, budget=LABEL_BUDGET, views=n_views, seed=seed, progress=False)
+                checkpoint.save(f"labels-{start}", pack_labels(part), method=part.method,
+                                evaluations=part.evaluations, seconds=part.seconds)  # fmt: skip
+            else:
+                part = unpack_labels(*kept, game=game, data=data)
+            parts.append(part)
+            seconds, evaluations = seconds + part.seconds, evaluations + part.evaluations
+            advance(len(part), f"{evaluations:,} evaluations")
     logger.info("labels: %s rows, %s model evaluations, %.1f s", f"{count:,}", f"{evaluations:,}", seconds)
-    return Labels(take_rows(rows.data, index), values, outputs, evaluations, seconds, method)
+    shape = (count, game.n_players, game.n_outputs)
+    return Labels(
+        data=take_rows(rows.data, index),
+        values=np.concatenate([part.values for part in parts]).reshape(shape),
+        outputs=np.concatenate([part.outputs for part in parts if part.outputs is not None]).reshape(count, -1),
+        evaluations=evaluations,
+        seconds=seconds,
+        source="+".join(sorted({part.method for part in parts})),
+        views=_joined_views(parts),
+    )
+
+
+def _joined_views(parts: list[Explanation]) -> Views | None:
+    views, start = [], 0
+    for part in parts:
+        if part.views is not None:
+            views.append(replace(part.views, rows=part.views.rows + start))
+        start += len(part)
+    return Views.concatenate(views) if views else None
+
+
+def pack_labels(labels: Explanation) -> dict[str, torch.Tensor]:
+    """Labels as named tensors, for a checkpoint."""
+    assert labels.outputs is not None
+    arrays = {"values": labels.values, "outputs": labels.outputs}
+    if labels.views is not None:
+        arrays |= {f"views.{name}": getattr(labels.views, name) for name in ("rows", "kept", "values", "outputs")}
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
+def unpack_labels(tensors: dict[str, torch.Tensor], facts: dict[str, Any], *, game: Game, data: Any) -> Explanation:
+    """The opposite of `pack_labels`."""
+    outputs = tensors["outputs"].numpy()
+    views = None
+    if "views.rows" in tensors:
+        views = Views(**{name: tensors[f"views.{name}"].numpy() for name in ("rows", "kept", "values", "outputs")})
+    return Explanation(
+        values=tensors["values"].numpy(),
+        base_values=np.broadcast_to(game.base_values, (len(outputs), game.n_outputs)).reshape(outputs.shape),
+        feature_names=game.players.names,
+        data=data,
+        outputs=outputs,
+        evaluations=int(facts["evaluations"]),
+        seconds=float(facts["seconds"]),
+        method=str(facts["method"]),
+        views=views,
+    )
 
 
 def _enough(labels: Labels) -> Labels:

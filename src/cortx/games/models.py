@@ -107,7 +107,7 @@ class TorchModel(Model):
         tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
         self.dtype = tensors[0].dtype if tensors else torch.float32
         self.device = tensors[0].device if tensors else torch.device("cpu")
-        self.chunk_rows = 8_192 if self.device.type == "cpu" else 262_144
+        self.chunk_rows = 4_096 if self.device.type == "cpu" else 262_144
 
     def outputs(self, batch: torch.Tensor) -> torch.Tensor:
         training = [part for part in self.module.modules() if part.training]

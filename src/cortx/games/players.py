@@ -73,8 +73,9 @@ def make_players(column_names: Sequence[str], groups: Groups | None) -> Players:
 def coalition_words(coalitions: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
     """One word for each coalition, (..., players) -> (...): its bits up to 64 players, beyond that a hash of them."""
     packed = np.packbits(coalitions, axis=-1)
-    padding = [(0, 0)] * (packed.ndim - 1) + [(0, -packed.shape[-1] % 8)]
-    parts = np.pad(packed, padding).view(np.uint64)  # (..., players / 64)
+    padded = np.zeros((*packed.shape[:-1], -(-packed.shape[-1] // 8) * 8), dtype=np.uint8)
+    padded[..., : packed.shape[-1]] = packed
+    parts = padded.view(np.uint64)  # (..., players / 64)
     words: npt.NDArray[np.uint64] = parts[..., 0]
     for j in range(1, parts.shape[-1]):
         words = mix(words) ^ parts[..., j]

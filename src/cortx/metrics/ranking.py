@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from cortx.errors import InputError
@@ -9,16 +11,23 @@ from cortx.explanation import Explanation, IntArray, Order
 from cortx.metrics.inputs import Array, Attributions, as_pair, finite_values, ratio
 
 
-def rank_accuracy(predicted: Attributions, truth: Attributions) -> Array:
+def rank_accuracy(
+    predicted: Attributions, truth: Attributions, first: Literal["highest", "lowest"] = "highest"
+) -> Array:
     """Rank ACC of each row (paper Sec. 4.2), (sum_j 1[r_hat_j = r_j] / j) / (sum_j 1 / j): (rows,), or (rows, outputs).
 
-    r is the stable ascending order of the values: r_1 is the player with the smallest value, and exactly tied
-    players stand in the order of their columns. An `Explanation` is compared by its ``ranking``, reversed, so
-    what a ranking head said counts.
+    r_1, which weighs most, is the player with the highest value, as in the paper's published code; ``first="lowest"``
+    counts from the other end. Both read the stable ascending order of the values (exactly tied players stand in the
+    order of their columns), from its end or from its start. An `Explanation` is compared by its ``ranking``, so what
+    a ranking head said counts.
     """
-    first, second = as_pair(predicted, truth)
-    same = _ascending(first, "predicted") == _ascending(second, "truth")  # (rows, players[, outputs])
+    if first not in ("highest", "lowest"):
+        raise InputError(f"first must be 'highest' or 'lowest', got {first!r}")
+    one, other = as_pair(predicted, truth)
+    same = _ascending(one, "predicted") == _ascending(other, "truth")  # (rows, players[, outputs])
     weights = 1 / np.arange(1, same.shape[1] + 1)
+    if first == "highest":
+        weights = weights[::-1]
     return np.tensordot(same, weights / weights.sum(), axes=(1, 0))
 
 

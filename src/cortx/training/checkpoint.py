@@ -51,7 +51,9 @@ class Checkpoint:
                 facts = json.loads((file.metadata() or {}).get("cortx", "{}"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         except (SafetensorError, ValueError) as error:
-            raise ArtifactError(f"the checkpoint {path} is damaged ({error}); delete it to start this stage again") from error
+            raise ArtifactError(
+                f"the checkpoint {path} is damaged ({error}); delete it to start this stage again"
+            ) from error
         if facts.get("key") != self.key:
             raise ArtifactError(
                 f"the checkpoint {path} belongs to another fit (other data, model, labels, recipe or seed); "
@@ -83,7 +85,9 @@ def unpack(
     prefix: str, tensors: Mapping[str, Tensor], module: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
 ) -> None:
     """The opposite of `pack`."""
-    module.load_state_dict({name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")})
+    module.load_state_dict(
+        {name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
+    )
     if optimizer is None:
         return
     state: dict[int, dict[str, Tensor]] = {}

@@ -25,8 +25,6 @@ class EncoderConfig:
     depth: int = 2
     """Layers of an "mlp", blocks of a "residual" network."""
     latent: int = 256
-    sees_total: bool = True
-    """Whether f(x) - f(reference) is an input."""
 
     def __post_init__(self) -> None:
         _check(self.kind, self.width, self.depth, self.latent)
@@ -40,8 +38,11 @@ class HeadConfig:
     width: int = 256
     depth: int = 1
     sees_total: bool = True
+    """Whether f(x) - f(reference) is an input beside the latent explanation."""
     missing_is_zero: bool = True
     """Players that equal their reference get exactly zero, and the efficiency gap goes to the others."""
+    normalize_in_loss: bool = True
+    """Whether the loss sees attributions that already add up; the paper normalizes only afterwards."""
 
     def __post_init__(self) -> None:
         _check(self.kind, self.width, self.depth)
@@ -64,32 +65,32 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
-def mlp(sizes: Sequence[int], *, generator: torch.Generator) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
+def mlp(sizes: Sequence[int], generator: torch.Generator) -> nn.Sequential:
+    """Linear layers with ELU between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
-        layers += [linear(inputs, outputs, generator), nn.ReLU()]
+        layers += [linear(inputs, outputs, generator), nn.ELU()]
     return nn.Sequential(*layers[:-1])
 
 
 class ResidualBlock(nn.Module):
-    """x + W2 SiLU(W1 LayerNorm(x))."""
+    """x + W2 SiLU(W1 x)."""
 
     def __init__(self, width: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
         self.first = linear(width, width, generator)
         self.second = linear(width, width, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(F.silu(self.first(self.norm(x))))
+        result: Tensor = x + self.second(F.silu(self.first(x)))
+        return result
 
 
-def make_network(kind: Kind, inputs: int, width: int, depth: int, outputs: int, generator: torch.Generator) -> nn.Sequential:
+def make_network(
+    kind: Kind, inputs: int, width: int, depth: int, outputs: int, generator: torch.Generator
+) -> nn.Sequential:
     """(rows, inputs) to (rows, outputs): `depth` layers of an "mlp", or `depth` residual blocks between two layers."""
     if kind == "mlp":
-        return mlp([inputs, *[width] * (depth - 1), outputs], generator=generator)
+        return mlp([inputs, *[width] * (depth - 1), outputs], generator)
     blocks = [ResidualBlock(width, generator) for _ in range(depth)]
-    return nn.Sequential(
-        linear(inputs, width, generator), *blocks, nn.LayerNorm(width), nn.SiLU(), linear(width, outputs, generator)
-    )
+    return nn.Sequential(linear(inputs, width, generator), *blocks, nn.SiLU(), linear(width, outputs, generator))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from cortx.errors import InputError
 from cortx.tables import Column, Matrix
 
-Z_LIMIT = 10.0
-"""Standardized numbers are clipped here, so that one wild value cannot carry the network away."""
+Z_LIMIT = 100.0
+"""Inputs are clipped here, so that one wild value cannot carry the network away."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,12 @@ class FeatureConfig:
 
     raw: bool = False
     """The paper's inputs: the table's own numbers, nothing else."""
-    one_hot_numbers: int = 32
-    """Numeric columns with at most this many different values are one-hot encoded besides."""
-    bins: int = 16
-    """Quantile bins of the piecewise linear encoding of every other numeric column; 0 leaves it out."""
-    presence: bool = True
-    """One bit a column: does it differ from its reference?"""
+    bins: int = 0
+    """Quantile bins of a piecewise linear encoding of numeric columns; 0 leaves it out."""
 
     def __post_init__(self) -> None:
-        if self.one_hot_numbers < 0 or self.bins < 0:
-            raise InputError("one_hot_numbers and bins must not be negative")
+        if self.bins < 0:
+            raise InputError(f"bins must not be negative, got {self.bins}")
 
 
 class TableFeatures(nn.Module):
@@ -62,7 +58,7 @@ class TableFeatures(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         numbers = (codes[:, self.numbers] - self.centre) / self.scale
-        parts = [torch.nan_to_num(numbers, nan=0.0)]
+        parts = [torch.nan_to_num(numbers, nan=0.0).clamp(-Z_LIMIT, Z_LIMIT)]
         if len(self.missing):
             parts.append(torch.isnan(codes[:, self.missing]))
         if len(self.hot_column):
@@ -72,8 +68,7 @@ class TableFeatures(nn.Module):
             parts.append(torch.nan_to_num(inside, nan=0.0).clamp(0, 1))
         if len(self.present):
             parts.append(differs(codes[:, self.present], self.reference[self.present]))
-        limit = Z_LIMIT if len(self.present) or len(self.hot_column) else float("inf")
-        return torch.cat([part.to(torch.float32).clamp(-limit, limit) for part in parts], dim=1)
+        return torch.cat([part.to(torch.float32) for part in parts], dim=1)
 
 
 def differs(codes: Tensor, reference: Tensor) -> Tensor:
@@ -84,7 +79,7 @@ def differs(codes: Tensor, reference: Tensor) -> Tensor:
 def fit_features(
     matrix: Matrix, columns: tuple[Column, ...], reference: npt.NDArray[np.float64], config: FeatureConfig
 ) -> TableFeatures:
-    """Learns the inputs from encoded training rows; categories come first from the rows, then from the reference."""
+    """Learns the inputs from encoded training rows."""
     numeric = [j for j, column in enumerate(columns) if not column.categorical or config.raw]
     centre, scale = np.zeros(len(numeric)), np.ones(len(numeric))
     hot: list[tuple[int, float]] = []
@@ -96,10 +91,7 @@ def fit_features(
             continue
         centre[position] = present.mean()
         scale[position] = present.std() or 1.0
-        values = np.unique(present)
-        if len(values) <= config.one_hot_numbers:
-            hot += [(j, float(value)) for value in values]
-        elif config.bins:
+        if config.bins:
             edges = np.unique(np.quantile(present, np.linspace(0, 1, config.bins + 1)))
             bins += [(j, float(left), float(right)) for left, right in zip(edges[:-1], edges[1:], strict=True)]
     if not config.raw:
@@ -107,7 +99,7 @@ def fit_features(
             if column.categorical:
                 values = np.unique(np.append(matrix[:, j], reference[j]))
                 hot += [(j, float(value)) for value in values[~np.isnan(values)]]
-    presence = list(range(len(columns))) if config.presence and not config.raw else []
+    presence = [] if config.raw else list(range(len(columns)))
 
     def floats(items: Any) -> Tensor:
         return torch.tensor(np.asarray(items, dtype=np.float64))

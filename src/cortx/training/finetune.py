@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from time import monotonic
 from typing import Literal
@@ -15,6 +15,7 @@ from cortx.errors import InputError
 from cortx.progress import progress_bar
 from cortx.seeding import torch_generator
 from cortx.training.checkpoint import Checkpoint, pack, unpack
+from cortx.training.heads import Head
 from cortx.training.network import ExplainerNetwork
 
 Loss = Literal["own", "distance"]
@@ -24,8 +25,10 @@ Loss = Literal["own", "distance"]
 class FinetuneConfig:
     """The labelled stage."""
 
-    steps: int = 3_000
-    batch_size: int = 512
+    steps: int = 4_000
+    batch_size: int = 256
+    view_share: float = 0.75
+    """Share of a batch that are masked copies whose labels came free with an enumeration, where there are any."""
     learning_rate: float = 2e-3
     weight_decay: float = 1e-2
     schedule: Literal["one-cycle", "constant"] = "one-cycle"
@@ -33,25 +36,26 @@ class FinetuneConfig:
     """The paper freezes the encoder."""
     loss: Loss = "distance"
     """"own" is the head's loss as the paper writes it; "distance" the mean l2 distance (attribution head only)."""
-    weight_average: float = 0.0
-    """Decay of the running average of the weights, which is what is kept; 0 keeps the weights themselves."""
     clip: float = 1.0
     """Largest norm of a gradient."""
-    validations: int = 30
+    validations: int = 40
     """How often the validation labels are looked at; the best moment is kept."""
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch_size, self.validations) < 1 or self.learning_rate <= 0:
-            raise InputError("fine-tuning needs steps, batch_size, validations >= 1 and learning_rate > 0")
+        if min(self.steps, self.batch_size, self.validations) < 1 or self.learning_rate <= 0 or self.clip <= 0:
+            raise InputError("fine-tuning needs steps, batch_size, validations >= 1, learning_rate > 0 and clip > 0")
         if self.schedule not in ("one-cycle", "constant") or self.loss not in ("own", "distance"):
             raise InputError("schedule must be 'one-cycle' or 'constant', loss 'own' or 'distance'")
-        if not 0 <= self.weight_average < 1:
-            raise InputError(f"weight_average must lie in [0, 1), got {self.weight_average}")
+        if not 0 <= self.view_share < 1:
+            raise InputError(f"view_share must lie in [0, 1), got {self.view_share}")
 
 
 @dataclass(frozen=True, eq=False)
 class LabelSet:
-    """Labelled rows: codes (rows, columns), total (rows, outputs), active (rows, players), labels (rows, players, outputs)."""
+    """Labelled rows.
+
+    codes (rows, columns), total (rows, outputs), active (rows, players), labels (rows, players, outputs).
+    """
 
     codes: Tensor
     total: Tensor
@@ -64,11 +68,24 @@ class LabelSet:
     def take(self, index: Tensor) -> LabelSet:
         return LabelSet(self.codes[index], self.total[index], self.active[index], self.labels[index])
 
+    def draw(self, count: int, generator: torch.Generator) -> LabelSet:
+        return self.take(torch.randint(len(self), (count,), generator=generator))
+
+
+def joined(first: LabelSet, second: LabelSet) -> LabelSet:
+    return LabelSet(
+        torch.cat([first.codes, second.codes]),
+        torch.cat([first.total, second.total]),
+        torch.cat([first.active, second.active]),
+        torch.cat([first.labels, second.labels]),
+    )
+
 
 def finetune(
     network: ExplainerNetwork,
     head_name: str,
     train: LabelSet,
+    views: LabelSet | None,
     validation: LabelSet,
     config: FinetuneConfig,
     *,
@@ -78,15 +95,15 @@ def finetune(
 ) -> list[float]:
     """Trains one head (and the encoder, if the recipe says so) in place; returns the validation losses.
 
-    What is kept is the moment with the smallest validation loss.
+    `views` are masked copies of training rows. What is kept is the moment with the smallest validation loss.
     """
     stage = f"finetune-{head_name}"
     trained = torch.nn.ModuleDict({"head": network.heads[head_name]})
     if config.tune_encoder:
         trained["encoder"] = network.encoder
-    optimizer = torch.optim.AdamW(trained.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-    network.head(head_name).set_scales(train.total, train.labels)
-    average = copy.deepcopy(trained)
+    optimizer = torch.optim.AdamW(
+        trained.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98)
+    )
     best = copy.deepcopy(trained)
     generator = torch_generator(seed, stage)
     history: list[float] = []
@@ -94,36 +111,36 @@ def finetune(
     kept = checkpoint.load(stage)
     if kept is not None:
         unpack("trained", kept[0], trained, optimizer)
-        unpack("average", kept[0], average)
         unpack("best", kept[0], best)
         generator.set_state(kept[0]["generator"])
         history, step = list(kept[1]["history"]), int(kept[1]["step"])
 
     def keep() -> None:
-        tensors = {**pack("trained", trained, optimizer), **pack("average", average), **pack("best", best)}
-        checkpoint.save(stage, {**tensors, "generator": generator.get_state()}, history=history, step=step)
+        tensors = {**pack("trained", trained, optimizer), **pack("best", best), "generator": generator.get_state()}
+        checkpoint.save(stage, tensors, history=history, step=step)
 
     saved = monotonic()
+    n_views = 0 if views is None else round(config.view_share * config.batch_size)
     every = max(1, config.steps // config.validations)
     with progress_bar(f"training the {head_name} head", config.steps, show=show) as advance:
         advance(step, "")
         while step < config.steps:
             for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate * _rate(step / config.steps, config.schedule)
-            batch = train.take(torch.randint(len(train), (min(config.batch_size, len(train)),), generator=generator))
-            loss = _loss(network, head_name, batch, config.loss)
+                group["lr"] = config.learning_rate * rate(step / config.steps, config.schedule)
+            batch = train.draw(config.batch_size - n_views, generator)
+            if views is not None and n_views:
+                batch = joined(batch, views.draw(n_views, generator))
+            loss = head_loss(network, head_name, batch, config.loss)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained.parameters(), config.clip)
             optimizer.step()
             step += 1
-            _follow(average, trained, min(config.weight_average, step / (step + 10)))
             if step % every == 0 or step == config.steps:
-                value = _validate(network, head_name, trained, average, validation, config.loss)
+                value = _validate(network, head_name, validation, config.loss)
                 if not history or value < min(history):
-                    best.load_state_dict(average.state_dict())
+                    best.load_state_dict(trained.state_dict())
                 history.append(value)
-                advance(0, f"validation {value:.4f}")
                 if monotonic() - saved > checkpoint.every_seconds:
                     keep()
                     saved = monotonic()
@@ -133,21 +150,19 @@ def finetune(
     return history
 
 
-def _rate(progress: float, schedule: str) -> float:
-    """One cycle: up over the first tenth, then down a cosine to a thousandth."""
+def rate(progress: float, schedule: str) -> float:
+    """The share of the learning rate: one cycle goes up over the first tenth, then down a cosine to a thousandth."""
     if schedule == "constant":
         return 1.0
     if progress < 0.1:
         return 0.04 + 0.96 * progress / 0.1
-    return 0.001 + 0.999 * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * (progress - 0.1) / 0.9))))
+    return 0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * (progress - 0.1) / 0.9))
 
 
-def _loss(network: ExplainerNetwork, head_name: str, batch: LabelSet, loss: Loss) -> Tensor:
-    head = network.head(head_name)
-    output = head(network.latent(batch.codes, batch.total), batch.total, batch.active)
-    if loss == "own":
-        return head.loss(output, batch.labels)
-    return distance_loss(output, batch.labels, head.label_scale)
+def head_loss(network: ExplainerNetwork, head_name: str, batch: LabelSet, loss: Loss) -> Tensor:
+    head: Head = network.head(head_name)
+    output = head.for_loss(network.latent(batch.codes), batch.total, batch.active)
+    return head.loss(output, batch.labels) if loss == "own" else distance_loss(output, batch.labels, head.label_scale)
 
 
 def distance_loss(output: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
@@ -157,24 +172,7 @@ def distance_loss(output: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _follow(average: torch.nn.Module, trained: torch.nn.Module, decay: float) -> None:
-    for kept, new in zip(average.parameters(), trained.parameters(), strict=True):
-        kept.lerp_(new, 1 - decay)
-
-
-@torch.no_grad()
-def _validate(
-    network: ExplainerNetwork,
-    head_name: str,
-    trained: torch.nn.Module,
-    average: torch.nn.Module,
-    validation: LabelSet,
-    loss: Loss,
-) -> float:
-    """The validation loss of the averaged weights."""
-    current = copy.deepcopy(trained.state_dict())
-    trained.load_state_dict(average.state_dict())
-    parts: Sequence[Tensor] = torch.arange(len(validation)).split(4096)
-    total = sum(float(_loss(network, head_name, validation.take(part), loss)) * len(part) for part in parts)
-    trained.load_state_dict(current)
+def _validate(network: ExplainerNetwork, head_name: str, validation: LabelSet, loss: Loss) -> float:
+    parts = torch.arange(len(validation)).split(4096)
+    total = sum(float(head_loss(network, head_name, validation.take(part), loss)) * len(part) for part in parts)
     return total / len(validation)

@@ -44,17 +44,15 @@ class ExplainerNetwork(nn.Module):
         self.register_buffer("player_of", player_of)
         self.n_players = int(player_of.max()) + 1
         self.n_outputs = n_outputs
-        self.sees_total = encoder.sees_total
-        inputs = features.width + (n_outputs if self.sees_total else 0)
         self.encoder = make_network(
-            encoder.kind, inputs, encoder.width, encoder.depth, encoder.latent, torch_generator(seed, "encoder")
+            encoder.kind, features.width, encoder.width, encoder.depth, encoder.latent, torch_generator(seed, "encoder")
         )
         self.register_buffer("total_scale", torch.ones(n_outputs))
         self.heads = nn.ModuleDict()
         for name in heads:
             generator = torch_generator(seed, "head", name)
             self.heads[name] = HEADS[name](encoder.latent, self.n_players, n_outputs, head, generator)
-        self.total_model = mlp([features.width, 128, 128, n_outputs], generator=torch_generator(seed, "total"))
+        self.total_model = mlp([features.width, 128, 128, n_outputs], torch_generator(seed, "total"))
 
     def active(self, codes: Tensor) -> Tensor:
         """(rows, players): whether any column of a player differs from its reference."""
@@ -64,12 +62,9 @@ class ExplainerNetwork(nn.Module):
         result = torch.zeros(len(codes), self.n_players, dtype=torch.int64, device=codes.device)
         return result.index_add_(1, self.player_of, changed.to(torch.int64)) > 0
 
-    def latent(self, codes: Tensor, total: Tensor) -> Tensor:
+    def latent(self, codes: Tensor) -> Tensor:
         """The latent explanation, (rows, latent)."""
-        inputs = self.features(codes)
-        if self.sees_total:
-            inputs = torch.cat([inputs, total / self.total_scale], dim=1)
-        result: Tensor = self.encoder(inputs)
+        result: Tensor = self.encoder(self.features(codes))
         return result
 
     def guess_total(self, codes: Tensor) -> Tensor:
@@ -83,9 +78,8 @@ class ExplainerNetwork(nn.Module):
         return head
 
     def forward(self, codes: Tensor, total: Tensor) -> Answer:
-        latent, active = self.latent(codes, total), self.active(codes)
+        latent, active = self.latent(codes), self.active(codes)
         values = self.head("attribution")(latent, total, active)
         if "ranking" not in self.heads:
             return Answer(values, None)
         return Answer(values, RankingHead.ranking(self.head("ranking")(latent, total, active)))
-

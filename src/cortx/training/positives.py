@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from cortx.errors import InputError
 from cortx.games import Game, Rows
-from cortx.progress import Advance
 from cortx.seeding import row_uniforms, stream_seed
 
 Positives = Literal["compact", "random", "farthest"]
@@ -18,7 +17,9 @@ BoolArray = npt.NDArray[np.bool_]
 Array = npt.NDArray[np.float64]
 
 
-def synthetic_positives(words: npt.NDArray[np.uint64], n_players: int, count: int, keep: float, stream: int) -> BoolArray:
+def synthetic_positives(
+    words: npt.NDArray[np.uint64], n_players: int, count: int, keep: float, stream: int
+) -> BoolArray:
     """The kept players of `count` masked copies of every row, (rows, count, players) (paper Eq. 2).
 
     Each player is kept with probability `keep` (the paper's lambda), by the row's own draws.
@@ -37,7 +38,6 @@ def choose_positives(
     keep: float,
     seed: int,
     round_: int,
-    advance: Advance,
 ) -> BoolArray:
     """One masked copy for every row, as its kept players, (rows, players).
 
@@ -61,5 +61,4 @@ def choose_positives(
             distance = np.linalg.norm(game.values(part, masks) - outputs[index, None, :], axis=2)
             best = distance.argmin(axis=1) if how == "compact" else distance.argmax(axis=1)
             chosen[index] = masks[np.arange(len(index)), best]
-        advance(len(index), f"{game.evaluations:,} evaluations")
     return chosen

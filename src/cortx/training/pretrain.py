@@ -1,13 +1,15 @@
-"""Contrastive pre-training of the encoder: no labels, only the model's outputs on masked rows."""
+"""Pre-training of the encoder on every row: contrastive, and on rough labels where the recipe asks for them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from time import monotonic
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from cortx.errors import InputError
 from cortx.games import Game, Rows
@@ -15,6 +17,7 @@ from cortx.progress import progress_bar
 from cortx.seeding import torch_generator
 from cortx.training.checkpoint import Checkpoint, pack, unpack
 from cortx.training.contrastive_loss import Similarity, contrastive_loss
+from cortx.training.finetune import LabelSet, rate
 from cortx.training.network import ExplainerNetwork
 from cortx.training.positives import POSITIVES, Positives, choose_positives
 
@@ -23,29 +26,41 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """The contrastive stage (paper Sec. 3.1 and 3.2)."""
+    """The stage without precise labels (paper Sec. 3.1 and 3.2)."""
 
-    epochs: int = 20
+    steps: int = 1_500
     rounds: int = 1
     """How often positives are drawn anew; each round costs rows x n_positives evaluations."""
     positives: Positives = "compact"
-    n_positives: int = 16
+    n_positives: int = 8
     """The paper's m: masked copies of a row to choose from."""
     keep_probability: float = 0.5
     """The paper's lambda: the chance of a player to stay in a masked copy."""
     temperature: float = 0.1
     """The paper's tau."""
     similarity: Similarity = "cosine"
-    batch_size: int = 1024
+    rough_pairs: int = 1
+    """Antithetic pairs of permutations that give every row a rough, unbiased label; 0 (the paper) leaves them out."""
+    most_rows: int = 50_000
+    """A larger table is pre-trained on a random part of this size."""
+    batch_size: int = 256
     learning_rate: float = 2e-3
+    schedule: Literal["one-cycle", "constant"] = "one-cycle"
 
     def __post_init__(self) -> None:
         if self.positives not in POSITIVES:
             raise InputError(f"positives must be one of {', '.join(map(repr, POSITIVES))}, got {self.positives!r}")
-        if self.epochs < 0 or self.rounds < 1 or self.n_positives < 1 or self.batch_size < 2:
-            raise InputError("pre-training needs epochs >= 0, rounds >= 1, n_positives >= 1 and batch_size >= 2")
-        if not 0 < self.keep_probability < 1 or self.temperature <= 0 or self.learning_rate <= 0:
-            raise InputError("pre-training needs 0 < keep_probability < 1, temperature > 0 and learning_rate > 0")
+        if self.steps < 0 or min(self.rounds, self.n_positives) < 1 or min(self.batch_size, self.most_rows) < 2:
+            raise InputError("pre-training needs steps >= 0, rounds, n_positives >= 1 and batch_size, most_rows >= 2")
+        if (
+            not 0 < self.keep_probability < 1
+            or self.temperature <= 0
+            or self.learning_rate <= 0
+            or self.rough_pairs < 0
+        ):
+            raise InputError(
+                "pre-training needs 0 < keep_probability < 1, temperature > 0, learning_rate > 0, rough_pairs >= 0"
+            )
 
 
 def pretrain(
@@ -53,62 +68,79 @@ def pretrain(
     game: Game,
     rows: Rows,
     outputs: Array,
+    rough: LabelSet | None,
     config: PretrainConfig,
     *,
     seed: int,
     checkpoint: Checkpoint,
     show: bool | None = None,
 ) -> list[float]:
-    """Trains the encoder in place; returns the loss of each epoch. `outputs` are f(x), (rows, outputs)."""
-    history: list[float] = []
-    if config.epochs == 0:
-        return history
-    device = network.player_of.device
-    matrix = torch.from_numpy(rows.table.matrix)
-    optimizer = torch.optim.Adam(network.encoder.parameters(), lr=config.learning_rate)
+    """Trains the encoder in place (with rough labels, the attribution head too); returns the mean loss by hundreds.
+
+    `outputs` are f(x), (rows, outputs); `rough` are labels of the same rows.
+    """
+    if config.steps == 0:
+        return []
+    trained = torch.nn.ModuleDict({"encoder": network.encoder})
+    if rough is not None:
+        trained["head"] = network.heads["attribution"]
+    optimizer = torch.optim.Adam(trained.parameters(), lr=config.learning_rate)
+    generator = torch_generator(seed, "pretrain")
+    losses: list[float] = []
     kept = checkpoint.load("pretrain")
     if kept is not None:
-        unpack("encoder", kept[0], network.encoder, optimizer)
-        history = list(kept[1]["history"])
+        unpack("trained", kept[0], trained, optimizer)
+        generator.set_state(kept[0]["generator"])
+        losses = list(kept[1]["losses"])
+
+    def keep() -> None:
+        tensors = {**pack("trained", trained, optimizer), "generator": generator.get_state()}
+        checkpoint.save("pretrain", tensors, losses=losses)
+
     saved = monotonic()
-    positives: torch.Tensor | None = None
-    total = torch.from_numpy(outputs - game.base_values).to(torch.float32)
-    n_batches = max(1, len(rows) // config.batch_size)
-    with progress_bar("pre-training", len(rows) * (config.rounds + config.epochs), show=show) as advance:
-        advance(len(rows) * len(history), "")
-        for epoch in range(len(history), config.epochs):
-            round_ = epoch * config.rounds // config.epochs
-            if positives is None or round_ != (epoch - 1) * config.rounds // config.epochs:
-                kept_players = choose_positives(
-                    game, rows, outputs, how=config.positives, count=config.n_positives,
-                    keep=config.keep_probability, seed=seed, round_=round_, advance=advance,
-                )  # fmt: skip
-                positives = _masked(matrix, kept_players, game, seed, round_)
-            order = torch.randperm(len(rows), generator=torch_generator(seed, "pretrain", epoch))
-            losses = 0.0
-            for batch in torch.tensor_split(order, n_batches):
-                loss = contrastive_loss(
-                    network.latent(matrix[batch].to(device), total[batch].to(device)),
-                    network.latent(positives[batch].to(device), total[batch].to(device)),
-                    config.temperature,
-                    config.similarity,
-                )
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses += float(loss.detach()) * len(batch) / len(rows)
-            history.append(losses)
-            advance(len(rows), f"loss {losses:.3f}")
+    matrix = torch.from_numpy(rows.table.matrix)
+    size = min(config.batch_size, len(rows))
+    positives, drawn = torch.empty(0), -1
+    with progress_bar("pre-training", config.steps, show=show) as advance:
+        advance(len(losses), "")
+        for step in range(len(losses), config.steps):
+            round_ = step * config.rounds // config.steps
+            if round_ != drawn:
+                positives, drawn = _positives(game, rows, outputs, matrix, config, seed, round_), round_
+            for group in optimizer.param_groups:
+                group["lr"] = config.learning_rate * rate(step / config.steps, config.schedule)
+            batch = torch.randperm(len(rows), generator=generator)[:size]
+            anchors = network.latent(matrix[batch])
+            matches = network.latent(positives[batch])
+            loss = contrastive_loss(anchors, matches, config.temperature, config.similarity)
+            if rough is not None:
+                labels, head = rough.take(batch), network.head("attribution")
+                loss = loss + head.loss(head.for_loss(anchors, labels.total, labels.active), labels.labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            advance(1, f"loss {losses[-1]:.3f}, {game.evaluations:,} evaluations")
             if monotonic() - saved > checkpoint.every_seconds:
-                checkpoint.save("pretrain", pack("encoder", network.encoder, optimizer), history=history)
+                keep()
                 saved = monotonic()
-    checkpoint.save("pretrain", pack("encoder", network.encoder, optimizer), history=history)
-    return history
+    keep()
+    return [float(np.mean(losses[start : start + 100])) for start in range(0, len(losses), 100)]
 
 
-def _masked(matrix: torch.Tensor, kept: npt.NDArray[np.bool_], game: Game, seed: int, round_: int) -> torch.Tensor:
-    """The chosen masked copies, (rows, columns); a background game fills each row from one background row."""
-    generator = torch_generator(seed, "background", round_)
-    pick = torch.randint(len(game.absent), (len(matrix),), generator=generator)
-    absent = torch.from_numpy(game.absent)[pick]
-    return torch.where(torch.from_numpy(game.players.columns(kept)), matrix, absent)
+def _positives(
+    game: Game, rows: Rows, outputs: Array, matrix: Tensor, config: PretrainConfig, seed: int, round_: int
+) -> Tensor:
+    """One masked copy of every row, (rows, columns); a background game fills each row from one background row."""
+    kept = choose_positives(
+        game,
+        rows,
+        outputs,
+        how=config.positives,
+        count=config.n_positives,
+        keep=config.keep_probability,
+        seed=seed,
+        round_=round_,
+    )
+    pick = torch.randint(len(game.absent), (len(rows),), generator=torch_generator(seed, "background", round_))
+    return torch.where(torch.from_numpy(game.players.columns(kept)), matrix, torch.from_numpy(game.absent)[pick])

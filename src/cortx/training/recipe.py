@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from cortx.errors import InputError
@@ -22,8 +22,8 @@ class Recipe:
     head: HeadConfig = field(default_factory=HeadConfig)
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     attribution: FinetuneConfig = field(default_factory=FinetuneConfig)
-    ranking: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(tune_encoder=False, loss="own"))
-    validation_share: float = 0.2
+    ranking: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(tune_encoder=False, loss="own", steps=2_000))
+    validation_share: float = 0.1
     """Share of the labels that never trains anything and chooses the epoch."""
 
     def __post_init__(self) -> None:
@@ -49,15 +49,28 @@ class Recipe:
 
 def paper_recipe() -> Recipe:
     """CoRTX as written: raw inputs, Eq. 2, 4 and 5, a frozen encoder, 3-layer heads (tab:hyper_setting, Census)."""
-    tune = FinetuneConfig(tune_encoder=False, loss="own", schedule="constant", weight_average=0.0, learning_rate=1e-3)
+    tune = FinetuneConfig(
+        tune_encoder=False, loss="own", view_share=0.0, steps=2_000, learning_rate=5e-3, weight_decay=1e-6
+    )
     return Recipe(
         name="paper",
         features=FeatureConfig(raw=True),
-        encoder=EncoderConfig(kind="mlp", width=256, depth=3, latent=256, sees_total=False),
-        head=HeadConfig(kind="mlp", width=256, depth=3, sees_total=False, missing_is_zero=False),
-        pretrain=PretrainConfig(temperature=0.02, batch_size=1024, learning_rate=5e-3, n_positives=30),
+        encoder=EncoderConfig(kind="mlp", width=256, depth=3, latent=256),
+        head=HeadConfig(
+            kind="mlp", width=256, depth=3, sees_total=False, missing_is_zero=False, normalize_in_loss=False
+        ),
+        pretrain=PretrainConfig(
+            steps=800,
+            rounds=10,
+            temperature=0.02,
+            batch_size=1024,
+            learning_rate=5e-3,
+            schedule="constant",
+            n_positives=30,
+            rough_pairs=0,
+        ),
         attribution=tune,
-        ranking=tune,
+        ranking=replace(tune, learning_rate=1e-3, weight_decay=0.0),
     )
 
 

@@ -32,5 +32,10 @@ class AttributionHead(Head):
     def forward(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
         return efficiency(self.scores(latent, total, active), total, self.sharers(active))
 
+    def for_loss(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
+        if self.config.normalize_in_loss:
+            return self.forward(latent, total, active)
+        return self.scores(latent, total, active)
+
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        return ((output - labels) / self.label_scale).square().mean()
+        return ((output - labels) / self.label_scale).square().sum(dim=1).mean()

@@ -46,6 +46,11 @@ class Head(nn.Module, ABC):
     def forward(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
         """The head's answer for rows."""
 
+    def for_loss(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
+        """What the loss compares with labels: the answer, unless a head says otherwise."""
+        answer: Tensor = self(latent, total, active)
+        return answer
+
     @abstractmethod
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """A scalar to minimise."""
