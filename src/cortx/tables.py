@@ -180,12 +180,17 @@ def _read_frame(data: Any, schema: Schema | None, categorical: frozenset[str | i
     chosen = _resolve(categorical, names, what) if schema is None else frozenset()
     matrix = np.empty((len(frame), len(wanted)), dtype=np.float64)
     columns: list[Column] = []
+    kind_known = schema is not None and schema.frame != "numpy"
     for j, name in enumerate(wanted):
         position = names.index(name)
         label = None if isinstance(labels[position], str) else labels[position]
         known = None if schema is None else schema.columns[j]
-        matrix[:, j], column = _read_column(frame[:, position], name, known, what)
-        if known is None or (schema is not None and schema.frame == "numpy"):
+        series = frame[:, position]
+        if known is not None and kind_known and len(series) and series.is_null().all():
+            matrix[:, j], column = _read_missing(known)  # such a column has any dtype: that of a row from JSON, say
+        else:
+            matrix[:, j], column = _read_column(series, name, known, what)
+        if known is None or not kind_known:
             flagged = column.categorical or j in chosen or (known is not None and known.categorical)
             column = replace(column, categorical=flagged, label=label)
         else:
@@ -220,6 +225,14 @@ def _read_column(series: Any, name: str, known: Column | None, what: str) -> tup
         raise InputError(f"column {name!r} of {what} has dtype {dtype}, expected numbers; convert it before explaining")
     codes, values, gap = _code(series, () if known is None else known.values, name, what)
     return codes.astype(np.float64), Column(name, True, dtype, coded=True, values=values, missing=gap)
+
+
+def _read_missing(known: Column) -> tuple[float, Column]:
+    """The matrix's word for a missing value of a known column."""
+    if not known.coded:
+        return np.nan, known
+    values = known.values if None in known.values else (*known.values, None)
+    return values.index(None), replace(known, values=values)
 
 
 def _check_digits(numbers: npt.NDArray[np.float64], dtype: Any, name: str, what: str) -> None:

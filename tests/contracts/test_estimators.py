@@ -258,6 +258,42 @@ def test_unbiased(name: str) -> None:
     assert np.abs(standard).max() < 4
 
 
+@pytest.mark.parametrize("weights", ["leverage", "kernel"])
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 7])
+def test_a_regression_on_all_coalitions_is_exact(weights: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cortx.estimators.kernel_shap.enumerable", lambda n_players, budget: False)
+    values = np.random.default_rng(n).normal(size=2**n)
+    explanation = explain(values, KernelShap(weights), budget=2**n - 1)
+    np.testing.assert_allclose(explanation.values[0], shapley_by_permutations(values), atol=1e-9)
+    np.testing.assert_allclose(explanation.error_std, 0, atol=1e-9)  # nothing was left to chance
+
+
+@pytest.mark.parametrize("weights", ["leverage", "kernel"])
+@pytest.mark.parametrize("n", [6, 7])
+def test_every_size_has_its_weight_in_a_regression(weights: Any, n: int) -> None:
+    """Games that live on one size only: a regression is not unbiased, but its bias is smaller than its error."""
+    coalitions = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+    for size in range(1, n // 2 + 1):
+        noise = np.random.default_rng(size).normal(size=2**n)
+        values = np.where(coalitions.sum(axis=1) == size, noise, 0.0)
+        game, X = replicas(values, 1500)
+        found = shapley(game, X, KernelShap(weights), budget=2**n * 3 // 4, views=0).values
+        spread = found.std(axis=0).mean()
+        bias = np.abs(found.mean(axis=0) - shapley_by_permutations(values)).max()
+        assert bias < 0.5 * spread + 1e-9
+
+
+@pytest.mark.parametrize("name", ["permutation", "banzhaf"])
+def test_rounds_waste_nothing(name: str) -> None:
+    """Rounds towards a standard error that is out of reach are as good as one run with the same budget."""
+    values = smooth_game(12, seed=6)
+    game, X = replicas(values, 250)
+    exact = shapley(game, X[:1], name, budget=4096).values
+    once = shapley(game, X, name, budget=705).values - exact
+    rounds = shapley(game, X, name, budget=705, standard_error=1e-9).values - exact
+    assert 0.85 < np.sqrt((rounds**2).mean() / (once**2).mean()) < 1.2
+
+
 def test_known_answers_of_many_players() -> None:
     terms = {(0,): 1.0, (1, 2): -2.0, (3, 4, 5): 3.0, (10, 30): 1.5}
     game = interaction_game(40, terms)
@@ -362,6 +398,12 @@ def test_unknown_method_and_settings() -> None:
         shapley(game, X, standard_error=-1)
     with pytest.raises(InputError, match="weights must be 'leverage' or 'kernel', got 'both'"):
         KernelShap("both")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"budget must be a whole number, got 100.5"):
+        shapley(game, X, budget=100.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"seed must be a whole number, got 'a'"):
+        shapley(game, X, seed="a")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"first argument is a ndarray; expected a cortx.Game"):
+        shapley(X, X)  # type: ignore[arg-type]
     assert "kernel" in ESTIMATORS
     assert "shap" not in ESTIMATORS
 

@@ -116,6 +116,7 @@ def test_one_column_that_equals_every_background_row_is_inactive() -> None:
         ({"reference": np.zeros((0, 2))}, "has no rows"),
         ({"background": np.zeros((0, 2))}, "the background has no rows"),
         ({"reference": np.zeros(2), "frame": "spark"}, "frame must be one of numpy, pandas, polars, pyarrow"),
+        ({"reference": np.zeros(2), "categorical": "x0"}, r"categorical must list columns, got 'x0'; use \['x0'\]"),
         ({"reference": np.zeros(2), "memory_budget": 64}, "memory_budget is in bytes and at least 1048576, got 64"),
         ({"reference": np.zeros(2), "output": "odds"}, "output must be one of 'auto', 'probability'.* got 'odds'"),
     ],
@@ -266,6 +267,8 @@ def test_outputs_that_a_model_does_not_have() -> None:
         outputs(lambda rows: rows * 3, output="probability")
     with pytest.raises(InputError, match=r"cannot explain a builtins.int; expected a torch module"):
         outputs(3)
+    with pytest.raises(InputError, match=r"the model is the class Linear; give a fitted instance"):
+        outputs(nn.Linear)
     with pytest.raises(InputError, match=r"there is no ONNX file 'nowhere.onnx'"):
         outputs("nowhere.onnx")
 

@@ -205,6 +205,18 @@ def test_reference_row_is_mean_and_mode() -> None:
         reference_row(read_table(frame[:0]))
 
 
+@pytest.mark.parametrize("rows", [pd.DataFrame([{"a": None, "b": None}]), pl.DataFrame([{"a": None, "b": None}]),
+                                  pd.DataFrame([{"a": np.nan, "b": np.nan}])])  # fmt: skip
+def test_a_column_of_nothing_but_missing_values_fits_any_column(rows: Any) -> None:
+    """A single row from JSON has no dtype for what it lacks."""
+    for known in (pd.DataFrame({"a": [1, 2], "b": ["u", "v"]}), pl.DataFrame({"a": [1, 2], "b": ["u", "v"]})):
+        table = read_table(rows, schema=read_table(known).schema)
+        back = write_table(table.matrix, table.schema)
+        assert pd.isna(back["a"][0])
+        assert pd.isna(back["b"][0])
+        assert back["b"].dtype == known["b"].dtype
+
+
 KNOWN = read_table(pd.DataFrame({"a": [1.0], "b": ["u"]})).schema
 
 

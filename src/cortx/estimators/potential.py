@@ -39,4 +39,5 @@ def subgame_shapley(potential_: Array, kept: npt.NDArray[np.bool_]) -> Array:
     code = (kept * bits).sum(axis=2)  # (rows, copies)
     row = np.arange(len(kept))[:, None]
     without = np.where(kept, code[..., None] - bits, code[..., None])
-    return potential_[row, code][:, :, None, :] - potential_[row[..., None], without]
+    values: Array = potential_[row, code][:, :, None, :] - potential_[row[..., None], without]
+    return values

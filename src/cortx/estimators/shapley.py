@@ -59,6 +59,11 @@ def shapley(
     seed:
         The draws of a row depend on this and on the row's own content: not on its place, its chunk or its neighbours.
     """
+    if not isinstance(game, Game):
+        raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
+    for name, number in (("budget", budget), ("seed", seed)):
+        if number is not None and not isinstance(number, (int, np.integer)):
+            raise InputError(f"{name} must be a whole number, got {number!r}")
     rows = game.rows(X)
     estimator = _choose(method)
     if standard_error is not None and not standard_error > 0:

@@ -24,7 +24,7 @@ from cortx.games.players import Players
 from cortx.schema_json import schema_from_json, schema_to_json
 from cortx.training.features import TableFeatures
 from cortx.training.network import ExplainerNetwork
-from cortx.training.recipe import Recipe, get_recipe
+from cortx.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
@@ -82,11 +82,9 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
         raise ArtifactError(f"the explainer in {path} cannot be rebuilt ({error}); save it again") from error
-    named = recipe.name in ("default", "paper") and get_recipe(recipe.name) == recipe  # type: ignore[arg-type]
     explainer = CoRTX(
-        recipe.name if named else recipe,  # type: ignore[arg-type]
+        recipe,
         heads=tuple(settings["heads"]),
-        positives=recipe.pretrain.positives,
         unseen=settings["unseen"],
         seed=int(settings["seed"]),
     )

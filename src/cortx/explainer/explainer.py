@@ -32,7 +32,8 @@ class CoRTX:
     Parameters
     ----------
     recipe:
-        ``"default"`` (the best we can make), ``"paper"`` (as the paper writes it), or a `Recipe`.
+        ``"default"`` (the best we can make), ``"quick"`` (the same in small, for a first look), ``"paper"`` (as the
+        paper writes it), or a `Recipe`.
     heads:
         ``("attribution",)``, or ``("attribution", "ranking")`` for a trained ranking on the same encoder.
     positives:

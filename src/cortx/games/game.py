@@ -102,6 +102,8 @@ class Game:
             raise InputError(f"reference must be a table, a row or 'zero', got {reference!r}")
         if frame is not None and frame not in FRAMES:
             raise InputError(f"frame must be one of {', '.join(FRAMES)}, got {frame!r}")
+        if isinstance(categorical, str):
+            raise InputError(f"categorical must list columns, got {categorical!r}; use [{categorical!r}]")
         if memory_budget < MIB:
             raise InputError(f"memory_budget is in bytes and at least {MIB}, got {memory_budget}")
         self.model: Model = adapt(model, output)

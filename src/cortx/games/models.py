@@ -327,6 +327,8 @@ def adapt(model: Any, output: Output) -> Model:
         raise InputError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, got {output!r}")
     if isinstance(model, Model):
         return model
+    if isinstance(model, type):
+        raise InputError(f"the model is the class {model.__qualname__}; give a fitted instance of it")
     if isinstance(model, torch.nn.Module):
         return TorchModel(model, output)
     if isinstance(model, (str, Path)) or type(model).__name__ == "InferenceSession":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -22,7 +23,7 @@ class EncoderConfig:
 
     kind: Kind = "residual"
     width: int = 256
-    depth: int = 2
+    depth: int = 3
     """Layers of an "mlp", blocks of a "residual" network."""
     latent: int = 256
 
@@ -36,7 +37,7 @@ class HeadConfig:
 
     kind: Kind = "residual"
     width: int = 256
-    depth: int = 1
+    depth: int = 2
     sees_total: bool = True
     """Whether f(x) - f(reference) is an input beside the latent explanation."""
     missing_is_zero: bool = True
@@ -68,7 +69,7 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
 def mlp(sizes: Sequence[int], generator: torch.Generator) -> nn.Sequential:
     """Linear layers with ELU between them."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in itertools.pairwise(sizes):
         layers += [linear(inputs, outputs, generator), nn.ELU()]
     return nn.Sequential(*layers[:-1])
 

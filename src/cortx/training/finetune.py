@@ -25,7 +25,7 @@ Loss = Literal["own", "distance"]
 class FinetuneConfig:
     """The labelled stage."""
 
-    steps: int = 4_000
+    steps: int = 6_000
     batch_size: int = 256
     view_share: float = 0.75
     """Share of a batch that are masked copies whose labels came free with an enumeration, where there are any."""
@@ -102,7 +102,7 @@ def finetune(
     if config.tune_encoder:
         trained["encoder"] = network.encoder
     optimizer = torch.optim.AdamW(
-        trained.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98)
+        trained.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98), fused=True
     )
     best = copy.deepcopy(trained)
     generator = torch_generator(seed, stage)

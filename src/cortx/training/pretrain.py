@@ -28,7 +28,7 @@ Array = npt.NDArray[np.float64]
 class PretrainConfig:
     """The stage without precise labels (paper Sec. 3.1 and 3.2)."""
 
-    steps: int = 1_500
+    steps: int = 1_000
     rounds: int = 1
     """How often positives are drawn anew; each round costs rows x n_positives evaluations."""
     positives: Positives = "compact"
@@ -39,6 +39,8 @@ class PretrainConfig:
     temperature: float = 0.1
     """The paper's tau."""
     similarity: Similarity = "cosine"
+    contrastive_weight: float = 1.0
+    """Weight of the contrastive loss beside that of rough labels."""
     rough_pairs: int = 1
     """Antithetic pairs of permutations that give every row a rough, unbiased label; 0 (the paper) leaves them out."""
     most_rows: int = 50_000
@@ -84,7 +86,7 @@ def pretrain(
     trained = torch.nn.ModuleDict({"encoder": network.encoder})
     if rough is not None:
         trained["head"] = network.heads["attribution"]
-    optimizer = torch.optim.Adam(trained.parameters(), lr=config.learning_rate)
+    optimizer = torch.optim.Adam(trained.parameters(), lr=config.learning_rate, fused=True)
     generator = torch_generator(seed, "pretrain")
     losses: list[float] = []
     kept = checkpoint.load("pretrain")
@@ -112,7 +114,8 @@ def pretrain(
             batch = torch.randperm(len(rows), generator=generator)[:size]
             anchors = network.latent(matrix[batch])
             matches = network.latent(positives[batch])
-            loss = contrastive_loss(anchors, matches, config.temperature, config.similarity)
+            contrast = contrastive_loss(anchors, matches, config.temperature, config.similarity)
+            loss = config.contrastive_weight * contrast
             if rough is not None:
                 labels, head = rough.take(batch), network.head("attribution")
                 loss = loss + head.loss(head.for_loss(anchors, labels.total, labels.active), labels.labels)

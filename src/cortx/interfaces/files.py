@@ -1,0 +1,102 @@
+"""Models by name and tables in files, for the command line: read with clear errors, written whole or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cortx.errors import InputError, need
+
+TABLE_ENDINGS = (".csv", ".parquet")
+
+
+def load_model(name: str) -> Any:
+    """The object named ``package.module:object``, or the path of an ONNX file as it is."""
+    if name.lower().endswith(".onnx"):
+        if not Path(name).is_file():
+            raise InputError(f"there is no ONNX file {name!r}")
+        return name
+    module, colon, attributes = name.partition(":")
+    if not (module and colon and attributes):
+        raise InputError(
+            f"MODEL must be package.module:object or the path of an .onnx file, got {name!r}; "
+            "for example scoring:model is the object 'model' in scoring.py"
+        )
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise  # a library that the user's module needs: its traceback says where
+        raise InputError(
+            f"there is no module {error.name!r} (of MODEL {name!r}) in {folder} or among the installed packages"
+        ) from error
+    for part in attributes.split("."):
+        if not hasattr(found, part):
+            names = [known for known in dir(found) if not known.startswith("_")]
+            raise InputError(f"MODEL {name!r}: there is no {part!r}; there is {', '.join(names[:20]) or 'nothing'}")
+        found = getattr(found, part)
+    return found
+
+
+def read_file(path: Path) -> Any:
+    """A CSV or Parquet file as a pandas frame, or a polars one where pandas is not installed."""
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}")
+    name = path.name.lower()
+    is_csv = name.endswith((".csv", ".csv.gz"))
+    if not is_csv and not name.endswith(".parquet"):
+        raise InputError(f"{str(path)!r} must end in .csv, .csv.gz or .parquet")
+    library = _frame_library()
+    read = library.read_csv if is_csv else library.read_parquet
+    try:
+        table = read(path)
+    except ImportError as error:
+        raise need("pyarrow", f"reading {path.name}", "tables") from error
+    except Exception as error:
+        kind = "CSV" if is_csv else "Parquet"
+        raise InputError(f"{str(path)!r} is not a readable {kind} file: {error}") from error
+    if len(table) == 0:
+        raise InputError(f"{str(path)!r} has no rows; give at least one")
+    return table
+
+
+def _frame_library() -> Any:
+    for name in ("pandas", "polars"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise need("pandas or polars", "reading a table", "tables")
+
+
+def write_file(frame: Any, path: Path) -> None:
+    """Writes a frame whole or not at all: under another name first, then renamed."""
+    csv = path.suffix.lower() == ".csv"
+
+    def write(temporary: Path) -> None:
+        if type(frame).__module__.startswith("polars"):
+            (frame.write_csv if csv else frame.write_parquet)(temporary)
+        elif csv:
+            frame.to_csv(temporary, index=False)
+        else:
+            frame.to_parquet(temporary, index=False)
+
+    replace_whole(path, write)
+
+
+def replace_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Lets `write` write under another name in the same folder, then renames."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".tmp{os.getpid()}-{path.name}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
