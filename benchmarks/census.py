@@ -104,7 +104,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["default", "default, labels only", "paper"], choices=METHODS)
     parser.add_argument("--shares", nargs="+", type=float, default=[0.01, 0.05, 0.25])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--select", action="store_true", help="score on held-out training rows instead of the test rows")
+    parser.add_argument(
+        "--select", action="store_true", help="score on held-out training rows instead of the test rows"
+    )
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--name", default="census")
     parser.add_argument("--out", type=Path, default=RESULTS)

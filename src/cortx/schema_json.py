@@ -28,6 +28,8 @@ def _column_to_json(column: Column, frame: str) -> dict[str, Any]:
         "coded": column.coded,
         "dtype": _dtype_to_json(column.dtype, frame),
         "values": [value.item() if isinstance(value, np.generic) else value for value in column.values],
+        "label": column.label.item() if isinstance(column.label, np.generic) else column.label,
+        "missing": _missing_to_json(column.missing),
     }
 
 
@@ -38,7 +40,24 @@ def _column_from_json(item: dict[str, Any], frame: str) -> Column:
         dtype=_dtype_from_json(item["dtype"], frame),
         coded=item["coded"],
         values=tuple(item["values"]),
+        label=item["label"],
+        missing=_missing_from_json(item["missing"]),
     )
+
+
+def _missing_to_json(value: Any) -> str | None:
+    """What stands for a missing category: None, NaN or pandas.NA."""
+    if value is None:
+        return None
+    return "NaN" if isinstance(value, float) else "NA"
+
+
+def _missing_from_json(name: str | None) -> Any:
+    if name == "NA":
+        import pandas as pd
+
+        return pd.NA
+    return None if name is None else float("nan")
 
 
 def _dtype_to_json(dtype: Any, frame: str) -> Any:

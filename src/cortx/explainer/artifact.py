@@ -16,7 +16,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from cortx import __version__
 from cortx.errors import ArtifactError, FingerprintError, InputError
 from cortx.explainer.fit import Fitted
 from cortx.games import Game, GameSpec
@@ -25,6 +24,7 @@ from cortx.schema_json import schema_from_json, schema_to_json
 from cortx.training.features import TableFeatures
 from cortx.training.network import ExplainerNetwork
 from cortx.training.recipe import Recipe
+from cortx.version import __version__
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX

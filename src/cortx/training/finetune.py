@@ -160,9 +160,13 @@ def rate(progress: float, schedule: str) -> float:
 
 
 def head_loss(network: ExplainerNetwork, head_name: str, batch: LabelSet, loss: Loss) -> Tensor:
-    head: Head = network.head(head_name)
-    output = head.for_loss(network.latent(batch.codes), batch.total, batch.active)
+    head, output = _answer(network, head_name, batch)
     return head.loss(output, batch.labels) if loss == "own" else distance_loss(output, batch.labels, head.label_scale)
+
+
+def _answer(network: ExplainerNetwork, head_name: str, batch: LabelSet) -> tuple[Head, Tensor]:
+    head: Head = network.head(head_name)
+    return head, head.for_loss(network.latent(batch.codes), batch.total, batch.active)
 
 
 def distance_loss(output: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
@@ -173,6 +177,12 @@ def distance_loss(output: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _validate(network: ExplainerNetwork, head_name: str, validation: LabelSet, loss: Loss) -> float:
-    parts = torch.arange(len(validation)).split(4096)
-    total = sum(float(head_loss(network, head_name, validation.take(part), loss)) * len(part) for part in parts)
+    total = 0.0
+    for start in range(0, len(validation), 4096):
+        part = validation.take(torch.arange(start, min(start + 4096, len(validation))))
+        head, output = _answer(network, head_name, part)
+        score = head.score(output, part.labels)
+        if loss == "distance":
+            score = distance_loss(output, part.labels, head.label_scale)
+        total += float(score) * len(part)
     return total / len(validation)

@@ -60,7 +60,7 @@ def paper_recipe() -> Recipe:
             kind="mlp", width=256, depth=3, sees_total=False, missing_is_zero=False, normalize_in_loss=False
         ),
         pretrain=PretrainConfig(
-            steps=800,
+            steps=2_000,
             rounds=10,
             temperature=0.02,
             batch_size=1024,

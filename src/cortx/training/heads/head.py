@@ -54,3 +54,7 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """A scalar to minimise."""
+
+    def score(self, output: Tensor, labels: Tensor) -> Tensor:
+        """What the validation labels minimise to choose the epoch: the loss, unless a head says otherwise."""
+        return self.loss(output, labels)
