@@ -205,7 +205,8 @@ def _network(
     manifest: dict[str, Any], tensors: dict[str, torch.Tensor], spec: GameSpec, recipe: Recipe, seed: int
 ) -> ExplainerNetwork:
     start = "network.features."
-    features = TableFeatures({name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)})
+    state = {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
+    features = TableFeatures(state, recipe.features)
     network = ExplainerNetwork(
         features,
         tensors["game.column_player"],

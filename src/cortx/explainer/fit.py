@@ -113,7 +113,16 @@ def fit_explainer(
     for name in heads:
         config = recipe.attribution if name == "attribution" else recipe.ranking
         history[name] = finetune(
-            network, name, train, views, validation, config, seed=seed, checkpoint=checkpoint, show=show
+            network,
+            name,
+            train,
+            views,
+            rough if name == "attribution" else None,
+            validation,
+            config,
+            seed=seed,
+            checkpoint=checkpoint,
+            show=show,
         )
     _fit_total_model(network, torch.from_numpy(rows.table.matrix), totals, seed)
     costs["finetuning"] = _cost(0, perf_counter() - started, rows=len(train), validation_rows=len(validation))

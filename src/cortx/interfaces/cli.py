@@ -143,14 +143,16 @@ def fit(
 
     cortx fit scoring:model customers.csv --drop default --output probability --out credit.cortx
     """
-    from cortx.explainer.explainer import CoRTX
-
+    # What is cheap to check comes first: torch is imported only then.
     _log_to_stderr()
     _check_target_folder(out)
+    groups = _groups(group or [])
     loaded = load_model(model)
     rows = _drop(read_file(table), drop or [], table)
+    from cortx.explainer.explainer import CoRTX
+
     game = _game(loaded, rows, reference, background, drop or [], output=output, target=_target(target),
-                 groups=_groups(group or []), categorical=categorical or [], frame=frame)  # fmt: skip
+                 groups=groups, categorical=categorical or [], frame=frame)  # fmt: skip
     explainer = CoRTX(recipe, heads=tuple(part.strip() for part in heads.split(",")), unseen=unseen, seed=seed)
     explainer.fit(game, rows, n_labels=labels, checkpoint=checkpoint)
     explainer.save(out)

@@ -130,6 +130,7 @@ def summary(
     for position, j in zip(positions, shown, strict=True):
         _bar_text(bars, float(strength[j]), float(position), _number(float(strength[j])))
     bars.set_xlim(0, (strength.max() or 1.0) * 1.25)
+    bars.locator_params(axis="x", nbins=4)
     bars.set_xlabel("mean |attribution|")
     bars.set_yticks(positions, labels=[_plain(explanation.feature_names[j]) for j in shown])
     bars.set_ylim(len(shown) - 0.4, -0.6)
@@ -138,10 +139,11 @@ def summary(
     jitter = ((np.arange(len(dots)) * 0.6180339887498949) % 1 - 0.5) * 0.56
     size = float(np.clip(3_000 / len(dots), 4, 22))
     colours = _colour_map()
-    coloured = None
+    coloured, some_grey = None, False
     for position, j in zip(positions, shown, strict=True):
         scale = _low_to_high(_feature_column(explanation, int(j)), len(values))
         known = np.zeros(len(dots), dtype=bool) if scale is None else np.isfinite(scale[dots])
+        some_grey |= not known.all()
         x, y = values[dots, j], position + jitter
         style: dict[str, Any] = {"s": size, "linewidths": 0, "alpha": 0.75, "zorder": 3}
         strip.scatter(x[~known], y[~known], color=NEUTRAL, **style)
@@ -150,7 +152,8 @@ def summary(
     strip.axvline(0, color=INK, linewidth=0.8, zorder=2)
     strip.tick_params(axis="y", length=0, labelleft=False)
     rows = f"{len(values):,} rows" if len(dots) == len(values) else f"{len(dots):,} of {len(values):,} rows"
-    strip.set_xlabel(f"attribution{_output_suffix(explanation, k)} ({rows})")
+    grey = ", grey: text or missing" if some_grey and coloured is not None else ""
+    strip.set_xlabel(f"attribution{_output_suffix(explanation, k)} ({rows}{grey})")
     if coloured is not None:
         bar = figure.colorbar(coloured, ax=strip, ticks=[0, 1], aspect=30, pad=0.02)
         bar.ax.set_yticklabels(["low", "high"])

@@ -12,9 +12,6 @@ from torch import Tensor, nn
 
 from cortx.tables import Column, Matrix
 
-Z_LIMIT = 100.0
-"""Inputs are clipped here, so that one wild value cannot carry the network away."""
-
 
 @dataclass(frozen=True)
 class FeatureConfig:
@@ -35,8 +32,9 @@ class TableFeatures(nn.Module):
     hot_value: Tensor
     reference: Tensor
 
-    def __init__(self, state: dict[str, Tensor]) -> None:
+    def __init__(self, state: dict[str, Tensor], config: FeatureConfig) -> None:
         super().__init__()
+        self.squash = not config.raw
         for name, tensor in state.items():
             self.register_buffer(name, tensor)
 
@@ -45,8 +43,9 @@ class TableFeatures(nn.Module):
         return len(self.numbers) + len(self.missing) + len(self.hot_column)
 
     def forward(self, codes: Tensor) -> Tensor:
-        numbers = (codes[:, self.numbers] - self.centre) / self.scale
-        parts = [torch.nan_to_num(numbers, nan=0.0).clamp(-Z_LIMIT, Z_LIMIT)]
+        numbers = torch.nan_to_num((codes[:, self.numbers] - self.centre) / self.scale, nan=0.0)
+        # Far values are pulled in, so that one that training never saw cannot carry the network away.
+        parts = [torch.asinh(numbers) if self.squash else numbers]
         if len(self.missing):
             parts.append(torch.isnan(codes[:, self.missing]))
         if len(self.hot_column):
@@ -94,5 +93,6 @@ def fit_features(
             "hot_column": places([j for j, _ in hot]),
             "hot_value": floats([value for _, value in hot]),
             "reference": floats(reference),
-        }
+        },
+        config,
     )

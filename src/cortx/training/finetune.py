@@ -27,8 +27,12 @@ class FinetuneConfig:
 
     steps: int = 6_000
     batch_size: int = 256
-    view_share: float = 0.75
+    view_share: float = 0.5
     """Share of a batch that are masked copies whose labels came free with an enumeration, where there are any."""
+    rough_share: float = 0.25
+    """Share of a batch that are rows with rough labels, where there are any."""
+    rough_weight: float = 0.1
+    """Weight of their squared error at the start; it falls to zero over the first 70% of the steps."""
     learning_rate: float = 2e-3
     weight_decay: float = 1e-2
     schedule: Literal["one-cycle", "constant"] = "one-cycle"
@@ -46,8 +50,8 @@ class FinetuneConfig:
             raise InputError("fine-tuning needs steps, batch_size, validations >= 1, learning_rate > 0 and clip > 0")
         if self.schedule not in ("one-cycle", "constant") or self.loss not in ("own", "distance"):
             raise InputError("schedule must be 'one-cycle' or 'constant', loss 'own' or 'distance'")
-        if not 0 <= self.view_share < 1:
-            raise InputError(f"view_share must lie in [0, 1), got {self.view_share}")
+        if min(self.view_share, self.rough_share, self.rough_weight) < 0 or self.view_share + self.rough_share >= 1:
+            raise InputError("view_share and rough_share must not be negative and leave room for the labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +90,7 @@ def finetune(
     head_name: str,
     train: LabelSet,
     views: LabelSet | None,
+    rough: LabelSet | None,
     validation: LabelSet,
     config: FinetuneConfig,
     *,
@@ -95,7 +100,8 @@ def finetune(
 ) -> list[float]:
     """Trains one head (and the encoder, if the recipe says so) in place; returns the validation losses.
 
-    `views` are masked copies of training rows. What is kept is the moment with the smallest validation loss.
+    `views` are masked copies of training rows, `rough` rows with noisy but unbiased labels. What is kept is the
+    moment with the smallest validation loss.
     """
     stage = f"finetune-{head_name}"
     trained = torch.nn.ModuleDict({"head": network.heads[head_name]})
@@ -121,16 +127,21 @@ def finetune(
 
     saved = monotonic()
     n_views = 0 if views is None else round(config.view_share * config.batch_size)
+    n_rough = 0 if rough is None else round(config.rough_share * config.batch_size)
     every = max(1, config.steps // config.validations)
     with progress_bar(f"training the {head_name} head", config.steps, show=show) as advance:
         advance(step, "")
         while step < config.steps:
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * rate(step / config.steps, config.schedule)
-            batch = train.draw(config.batch_size - n_views, generator)
+            batch = train.draw(config.batch_size - n_views - n_rough, generator)
             if views is not None and n_views:
                 batch = joined(batch, views.draw(n_views, generator))
             loss = head_loss(network, head_name, batch, config.loss)
+            weight = config.rough_weight * max(0.0, 1 - step / (0.7 * config.steps))
+            if rough is not None and n_rough and weight:
+                # Squared error: noise that is right on average must be averaged, not followed.
+                loss = loss + weight * head_loss(network, head_name, rough.draw(n_rough, generator), "own")
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained.parameters(), config.clip)

@@ -50,7 +50,13 @@ class Recipe:
 def paper_recipe() -> Recipe:
     """CoRTX as written: raw inputs, Eq. 2, 4 and 5, a frozen encoder, 3-layer heads (tab:hyper_setting, Census)."""
     tune = FinetuneConfig(
-        tune_encoder=False, loss="own", view_share=0.0, steps=2_000, learning_rate=5e-3, weight_decay=1e-6
+        tune_encoder=False,
+        loss="own",
+        view_share=0.0,
+        rough_share=0.0,
+        steps=2_000,
+        learning_rate=5e-3,
+        weight_decay=1e-6,
     )
     return Recipe(
         name="paper",

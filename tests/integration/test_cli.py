@@ -1,0 +1,305 @@
+"""The command line as a user runs it: real processes, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+MODELS = '''
+import numpy as np
+
+class Scores:
+    """Two interacting columns, one that matters a little, one with text."""
+    classes_ = np.array(["no", "yes"])
+
+    def predict_proba(self, frame):
+        text = np.where(frame["colour"].to_numpy() == "red", 1.0, 0.0)
+        z = frame["a"].to_numpy() * (1 + text) - 0.5 * frame["b"].to_numpy()
+        yes = 1 / (1 + np.exp(-z))
+        return np.stack([1 - yes, yes], axis=1)
+
+    def predict(self, frame):
+        return self.predict_proba(frame).argmax(axis=1)
+
+class Registry:
+    best = Scores()
+
+model = Scores()
+registry = Registry()
+
+def other(frame):
+    return 0.5 + 0.4 * np.sin(frame["a"].to_numpy())
+
+def broken(frame):
+    raise RuntimeError("out of order")
+'''
+
+
+def cortx(*arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run(
+        [sys.executable, "-m", "cortx.interfaces.cli", *map(str, arguments)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    if code == 2:
+        assert "Traceback" not in done.stderr
+    return done
+
+
+def some_rows(count: int, seed: int) -> pd.DataFrame:
+    generator = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "a": generator.normal(size=count),
+            "b": generator.normal(size=count),
+            "colour": generator.choice(["red", "blue"], size=count),
+            "bought": generator.integers(0, 2, size=count),
+        }
+    )
+
+
+def model_outputs(rows: pd.DataFrame) -> np.ndarray:
+    z = rows["a"] * (1 + (rows["colour"] == "red")) - 0.5 * rows["b"]
+    return (1 / (1 + np.exp(-z))).to_numpy()
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, tables, and an explainer that the command line fitted."""
+    folder = tmp_path_factory.mktemp("workshop")
+    (folder / "scoring.py").write_text(MODELS)
+    some_rows(80, seed=0).to_csv(folder / "train.csv", index=False)
+    test = some_rows(12, seed=1).assign(score=lambda rows: model_outputs(rows))
+    test.to_csv(folder / "test.csv", index=False)
+    test.to_parquet(folder / "test.parquet", index=False)
+    done = cortx("fit", "scoring:model", "train.csv", "--drop", "bought", "--recipe", "quick", "--labels", 40,
+                 "--out", "credit.cortx", folder=folder)  # fmt: skip
+    assert "What the fit cost" in done.stdout
+    assert "model evaluations" in done.stdout
+    assert "Saved to credit.cortx" in done.stdout
+    assert "labelling 40 of 80 rows" in done.stderr
+    return folder
+
+
+# Without an explainer: quick ---------------------------------------------------------------------------------
+
+
+def test_help_teaches_with_an_example(tmp_path: Path) -> None:
+    assert "cortx demo" in cortx("--help", folder=tmp_path).stdout
+    for command in ("fit", "explain", "evaluate", "demo"):
+        text = cortx(command, "--help", folder=tmp_path).stdout
+        assert "Example" in text
+        assert f"cortx {command}" in text
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; import cortx.interfaces.cli; "
+        "print([m for m in ('torch', 'numpy', 'pandas', 'polars', 'matplotlib', 'narwhals') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_version(tmp_path: Path) -> None:
+    import cortx as library
+
+    assert cortx("--version", folder=tmp_path).stdout.strip() == f"cortx {library.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("scoring", "rows.csv"), ["package.module:object", "'scoring'"]),
+        (("nowhere:model", "rows.csv"), ["no module 'nowhere'"]),
+        (("scoring:modle", "rows.csv"), ["no 'modle'", "registry"]),
+        (("scoring:registry.worst", "rows.csv"), ["no 'worst'", "best"]),
+        (("missing.onnx", "rows.csv"), ["no ONNX file 'missing.onnx'"]),
+        (("scoring:model", "nothing.csv"), ["no file 'nothing.csv'"]),
+        (("scoring:model", "scoring.py"), [".csv", ".parquet"]),
+        (("scoring:model", "empty.csv"), ["'empty.csv'", "no rows"]),
+        (("scoring:model", "broken.parquet"), ["not a readable Parquet file"]),
+        (("scoring:model", "rows.csv", "--drop", "label"), ["--drop label", "it has a, b, colour"]),
+        (("scoring:model", "rows.csv", "--group", "both"), ["'name=col1,col2'", "'both'"]),
+        (("scoring:model", "rows.csv", "--recipe", "cake"), ["cake", "default"]),
+    ],
+)
+def test_fit_says_what_is_wrong(tmp_path: Path, arguments: tuple[str, ...], words: list[str]) -> None:
+    (tmp_path / "scoring.py").write_text(MODELS)
+    some_rows(20, seed=0).drop(columns="bought").to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / "empty.csv").write_text("a,b\n")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and nothing more")
+    done = cortx("fit", *arguments, "--out", "x.cortx", folder=tmp_path, code=2)
+    for word in words:
+        assert word in done.stderr
+    assert not (tmp_path / "x.cortx").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("scoring:model", "rows.csv", "--group", "g=a,z"), ["'z'"]),
+        (("scoring:model", "rows.csv", "--reference", "ground"), ["'table', 'zero' or a file", "'ground'"]),
+        (("scoring:model", "rows.csv", "--reference", "zero", "--background", "rows.csv"), ["use one of them"]),
+        (("scoring:model", "rows.csv", "--heads", "crystal"), ["'crystal'", "'attribution'"]),
+        (("scoring:model", "rows.csv", "--target", "maybe"), ["'maybe'", "no, yes"]),
+        (("scoring:model", "rows.csv", "--labels", "3"), ["n_labels", "3"]),
+        (("scoring:broken", "rows.csv"), ["RuntimeError", "out of order"]),
+    ],
+)
+def test_fit_says_what_the_library_refuses(tmp_path: Path, arguments: tuple[str, ...], words: list[str]) -> None:
+    test_fit_says_what_is_wrong(tmp_path, arguments, words)
+
+
+def test_fit_refuses_to_replace_a_foreign_folder_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "text.txt").write_text("years of work")
+    done = cortx("fit", "scoring:model", "rows.csv", "--out", "thesis", folder=tmp_path, code=2)
+    assert "not a cortx explainer" in done.stderr
+    assert (tmp_path / "thesis" / "text.txt").read_text() == "years of work"
+
+
+def test_an_error_inside_the_users_module_keeps_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "scoring.py").write_text("import a_library_nobody_has\n")
+    done = cortx("fit", "scoring:model", "rows.csv", "--out", "x.cortx", folder=tmp_path, code=1)
+    assert "Traceback" in done.stderr
+    assert "a_library_nobody_has" in done.stderr
+
+
+# With an explainer -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("table", "out"), [("test.csv", "why.csv"), ("test.parquet", "why.parquet")])
+def test_explain_adds_up_to_the_models_output(workshop: Path, tmp_path: Path, table: str, out: str) -> None:
+    done = cortx("explain", "credit.cortx", table, "--model", "scoring:model", "--out", tmp_path / out, folder=workshop)
+    assert "Explained 12 rows" in done.stderr
+    assert "12 model evaluations" in done.stderr
+    frame = (pd.read_csv if out.endswith("csv") else pd.read_parquet)(tmp_path / out)
+    assert list(frame.columns) == ["a", "b", "colour", "base_value", "model_output"]
+    expected = model_outputs(some_rows(12, seed=1))
+    np.testing.assert_allclose(frame["model_output"], expected, atol=1e-9)
+    np.testing.assert_allclose(frame[["a", "b", "colour", "base_value"]].sum(axis=1), expected, atol=1e-9)
+    assert os.listdir(tmp_path) == [out]
+
+
+@pytest.mark.slow
+def test_explain_with_outputs_of_a_column_equals_the_model(workshop: Path, tmp_path: Path) -> None:
+    for name, option in (("model", ("--model", "scoring:model")), ("column", ("--outputs", "score"))):
+        cortx("explain", "credit.cortx", "test.csv", *option, "--out", tmp_path / f"{name}.csv", folder=workshop)
+    first, second = pd.read_csv(tmp_path / "model.csv"), pd.read_csv(tmp_path / "column.csv")
+    np.testing.assert_allclose(first, second, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_explain_without_model_says_that_it_guessed(workshop: Path, tmp_path: Path) -> None:
+    done = cortx("explain", "credit.cortx", "test.csv", "--out", tmp_path / "why.csv", folder=workshop)
+    assert "guessed" in done.stderr
+    assert "model_output" not in pd.read_csv(tmp_path / "why.csv").columns
+
+
+@pytest.mark.slow
+def test_explain_top_and_plot(workshop: Path, tmp_path: Path) -> None:
+    cortx("explain", "credit.cortx", "test.csv", "--model", "scoring:model", "--out", tmp_path / "all.csv",
+          folder=workshop)  # fmt: skip
+    cortx("explain", "credit.cortx", "test.csv", "--model", "scoring:model", "--out", tmp_path / "top.csv",
+          "--top", 2, "--plot", tmp_path / "why.png", folder=workshop)  # fmt: skip
+    every, top = pd.read_csv(tmp_path / "all.csv"), pd.read_csv(tmp_path / "top.csv")
+    assert list(top.columns) == ["feature_1", "value_1", "feature_2", "value_2", "base_value", "model_output"]
+    for i, row in top.iterrows():
+        order = every.loc[i, ["a", "b", "colour"]].abs().sort_values(ascending=False).index
+        assert [row["feature_1"], row["feature_2"]] == list(order[:2])
+        assert row["value_1"] == pytest.approx(every.loc[i, order[0]])
+    assert (tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_failed_explain_leaves_the_old_file_alone(workshop: Path, tmp_path: Path) -> None:
+    out = tmp_path / "why.csv"
+    out.write_text("old")
+    bad = some_rows(3, seed=2).assign(colour="green")
+    bad.to_csv(tmp_path / "bad.csv", index=False)
+    done = cortx("explain", "credit.cortx", tmp_path / "bad.csv", "--out", out, folder=workshop, code=2)
+    assert "'green'" in done.stderr
+    assert out.read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["bad.csv", "why.csv"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("credit.cortx", "test.csv", "--out", "why.xlsx"), [".csv or .parquet"]),
+        (("credit.cortx", "test.csv", "--out", "why.csv", "--plot", "why.svg"), [".png"]),
+        (("nothing.cortx", "test.csv", "--out", "why.csv"), ["no explainer at nothing.cortx"]),
+        (("credit.cortx", "test.csv", "--out", "why.csv", "--outputs", "cost"), ["--outputs cost", "score"]),
+        (("credit.cortx", "test.csv", "--out", "why.csv", "--outputs", "colour"), ["must hold numbers"]),
+        (("credit.cortx", "test.csv", "--out", "why.csv", "--model", "scoring:other"), ["not the model"]),
+        (("credit.cortx", "narrow.csv", "--out", "why.csv"), ["lacks 'b'"]),
+    ],
+)
+def test_explain_says_what_is_wrong(workshop: Path, arguments: tuple[str, ...], words: list[str]) -> None:
+    some_rows(3, seed=2).drop(columns="b").to_csv(workshop / "narrow.csv", index=False)
+    done = cortx("explain", *arguments, folder=workshop, code=2)
+    for word in words:
+        assert word in done.stderr
+    assert not (workshop / "why.csv").exists()
+
+
+@pytest.mark.slow
+def test_evaluate_measures_against_fresh_labels(workshop: Path, tmp_path: Path) -> None:
+    done = cortx("evaluate", "credit.cortx", "test.csv", "--model", "scoring:registry.best", "--rows", 10,
+                 "--json", tmp_path / "quality.json", folder=workshop)  # fmt: skip
+    assert "Rank ACC" in done.stdout
+    assert "labels: exact" in done.stdout
+    assert "model evaluations" in done.stdout
+    result = json.loads((tmp_path / "quality.json").read_text())
+    assert result["rows"] == 10
+    assert result["label_standard_error"] == 0
+    assert result["explain_evaluations"] == 10
+    assert 0 < result["label_evaluations"] <= 10 * 2**3
+    assert result["l2"] < 0.5 * result["label_norm"]
+    assert sorted(os.listdir(tmp_path)) == ["quality.json"]
+
+
+@pytest.mark.slow
+def test_groups_background_target_and_ranking(tmp_path: Path) -> None:
+    (tmp_path / "scoring.py").write_text(MODELS)
+    rows = some_rows(40, seed=0).drop(columns="bought")
+    rows.to_parquet(tmp_path / "rows.parquet", index=False)
+    rows.head(2).to_csv(tmp_path / "background.csv", index=False)
+    cortx("fit", "scoring:model", "rows.parquet", "--group", "numbers=a,b", "--background", "background.csv",
+          "--target", "no", "--output", "log-odds", "--heads", "attribution,ranking", "--recipe", "quick",
+          "--labels", 20, "--checkpoint", "progress", "--out", "sub/groups.cortx", folder=tmp_path)  # fmt: skip
+    cortx("explain", "sub/groups.cortx", "rows.parquet", "--model", "scoring:model", "--out", "why.csv",
+          folder=tmp_path)  # fmt: skip
+    frame = pd.read_csv(tmp_path / "why.csv")
+    assert list(frame.columns) == ["numbers", "colour", "base_value", "model_output"]
+    yes = model_outputs(rows)
+    np.testing.assert_allclose(frame["model_output"], np.log1p(-yes) - np.log(yes), atol=1e-6)
+    np.testing.assert_allclose(frame[["numbers", "colour", "base_value"]].sum(axis=1), frame["model_output"], atol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_demo_runs_from_start_to_end(tmp_path: Path) -> None:
+    done = cortx("demo", "--fast", "--out", "pictures", folder=tmp_path)
+    for words in ("CoRTX, one pass", "shap exact", "shap kernel", "shap permutation", "Rank ACC", "it pays beyond"):
+        assert words in done.stdout
+    assert str(tmp_path / "pictures") in done.stdout
+    names = sorted(os.listdir(tmp_path / "pictures"))
+    kinds = ("agreement", "comparison", "summary", "waterfall")
+    assert names == [f"{case}-{kind}.png" for case in (1, 2) for kind in kinds]
