@@ -206,7 +206,7 @@ def _network(
 ) -> ExplainerNetwork:
     start = "network.features."
     state = {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
-    features = TableFeatures(state, recipe.features)
+    features = TableFeatures(state)
     network = ExplainerNetwork(
         features,
         tensors["game.column_player"],

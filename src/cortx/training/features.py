@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from cortx.tables import Column, Matrix
 
 
+FARTHEST = 100.0
+"""Inputs are clipped here: a value this many deviations away is a mistake, and must not carry the network away."""
+
+
 @dataclass(frozen=True)
 class FeatureConfig:
     """How columns become inputs."""
@@ -32,9 +36,8 @@ class TableFeatures(nn.Module):
     hot_value: Tensor
     reference: Tensor
 
-    def __init__(self, state: dict[str, Tensor], config: FeatureConfig) -> None:
+    def __init__(self, state: dict[str, Tensor]) -> None:
         super().__init__()
-        self.squash = not config.raw
         for name, tensor in state.items():
             self.register_buffer(name, tensor)
 
@@ -44,8 +47,7 @@ class TableFeatures(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         numbers = torch.nan_to_num((codes[:, self.numbers] - self.centre) / self.scale, nan=0.0)
-        # Far values are pulled in, so that one that training never saw cannot carry the network away.
-        parts = [torch.asinh(numbers) if self.squash else numbers]
+        parts = [numbers.clamp(-FARTHEST, FARTHEST)]
         if len(self.missing):
             parts.append(torch.isnan(codes[:, self.missing]))
         if len(self.hot_column):
@@ -93,6 +95,5 @@ def fit_features(
             "hot_column": places([j for j, _ in hot]),
             "hot_value": floats([value for _, value in hot]),
             "reference": floats(reference),
-        },
-        config,
+        }
     )
