@@ -103,11 +103,12 @@ def scored(explainer: Any, game: Any, rows: np.ndarray) -> dict[str, float]:
     return result
 
 
-def exact_values(game: Any, rows: np.ndarray) -> np.ndarray:
+def exact_values(game: Any, rows: np.ndarray, name: str = "sigmoid output, zero reference") -> np.ndarray:
     """Exact Shapley values, without counting them as anybody's cost; kept in a cache that is never committed."""
     import cortx
 
-    path = CACHE / f"{hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()[:16]}.npy"
+    key = hashlib.sha256(name.encode() + np.ascontiguousarray(rows).tobytes()).hexdigest()[:16]
+    path = CACHE / f"{key}.npy"
     if path.exists():
         return np.load(path)
     before = game.evaluations

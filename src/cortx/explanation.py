@@ -93,6 +93,14 @@ class Explanation:
             raise InputError(f"error_std must have shape {self.values.shape}, got {self.error_std.shape}")
         if self.outputs is not None and self.outputs.shape != expected:
             raise InputError(f"outputs must have shape {expected}, got {self.outputs.shape}")
+        if self.output_names is not None and (self.values.ndim, len(self.output_names)) != (3, self.values.shape[-1]):
+            raise InputError(f"{len(self.output_names)} output_names do not fit values of shape {self.values.shape}")
+        if self.data is not None and hasattr(self.data, "__len__") and len(self.data) != len(self.values):
+            raise InputError(f"data has {len(self.data)} rows, values have {len(self.values)}")
+        if self.predicted_ranking is not None and self.predicted_ranking.shape != self.values.shape:
+            raise InputError(
+                f"predicted_ranking must have shape {self.values.shape}, got {self.predicted_ranking.shape}"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:

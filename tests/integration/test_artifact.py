@@ -65,7 +65,7 @@ def test_no_training_row_is_stored(saved: Path, table: np.ndarray) -> None:
 
 
 def test_another_model_is_refused(saved: Path, table: np.ndarray) -> None:
-    with pytest.raises(FingerprintError, match="not the model that the explainer in .* was fitted for"):
+    with pytest.raises(FingerprintError, match=r"not the model that the explainer in .* was fitted for"):
         cortx.load(saved, model=make_model(seed=1))
     slightly = make_model()
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_another_model_is_refused(saved: Path, table: np.ndarray) -> None:
         cortx.load(saved, model=slightly)
     with pytest.raises(FingerprintError, match="3 outputs"):
         cortx.load(saved, model=make_model(n_outputs=3))
-    with pytest.raises(FingerprintError, match="cannot be run on the probe rows"):
+    with pytest.raises(FingerprintError, match="it cannot be run on the probe rows"):
         cortx.load(saved, model=make_model(n_columns=5))
     np.testing.assert_array_equal(
         cortx.load(saved, model=make_model()).explain(table).values, np.load(saved.parent / "expected.npz")["values"]

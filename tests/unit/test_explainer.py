@@ -192,7 +192,7 @@ def test_bad_settings_and_bad_rows(explainer: cortx.CoRTX, game: cortx.Game, tab
         explainer.explain(table[:, :5])
     spoiled = table.copy()
     spoiled[3, 2] = np.nan
-    with pytest.raises(InputError, match="'x2' is missing .* in row 3"):
+    with pytest.raises(InputError, match=r"'x2' is missing .* in row 3"):
         explainer.explain(spoiled)
     spoiled[3, 2] = np.inf
     with pytest.raises(InputError, match="infinite values: column 'x2', row 3"):
@@ -211,7 +211,7 @@ def test_unseen_categories() -> None:
     game = cortx.Game(model, reference=frame)
     fresh = pd.DataFrame({"colour": ["red", "green"], "size": [0.5, 0.5]})
     strict = cortx.CoRTX(make_tiny_recipe()).fit(game, frame, n_labels=40)
-    with pytest.raises(InputError, match="'colour' has categories that training never saw: 'green'.*row 1"):
+    with pytest.raises(InputError, match=r"'colour' has categories that training never saw: 'green'.*row 1"):
         strict.explain(fresh)
     lenient = cortx.CoRTX(make_tiny_recipe(), unseen="ignore").fit(game, frame, n_labels=40)
     explanation = lenient.explain(fresh)

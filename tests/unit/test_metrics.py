@@ -109,9 +109,12 @@ def test_distances(pair: tuple[np.ndarray, np.ndarray]) -> None:
 @given(pairs())
 def test_rank_accuracy(pair: tuple[np.ndarray, np.ndarray]) -> None:
     a, b = pair
-    slow = [slow_rank_accuracy(ascending(x), ascending(y)) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
-    np.testing.assert_allclose(metrics.rank_accuracy(a, b), slow, rtol=1e-12)
-    np.testing.assert_allclose(metrics.rank_accuracy(explain(a), explain(b)), slow, rtol=1e-12)
+    orders = [(ascending(x), ascending(y)) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    lowest = [slow_rank_accuracy(x, y) for x, y in orders]
+    highest = [slow_rank_accuracy(x[::-1], y[::-1]) for x, y in orders]
+    np.testing.assert_allclose(metrics.rank_accuracy(a, b), highest, rtol=1e-12)
+    np.testing.assert_allclose(metrics.rank_accuracy(a, b, first="lowest"), lowest, rtol=1e-12)
+    np.testing.assert_allclose(metrics.rank_accuracy(explain(a), explain(b)), highest, rtol=1e-12)
 
 
 @given(pairs())
@@ -195,8 +198,13 @@ def test_every_output_is_measured_alone(pair: tuple[np.ndarray, np.ndarray]) -> 
 
 
 def test_known_rank_accuracy() -> None:
-    # Ascending orders (1, 0, 2) and (0, 1, 2) agree at position 3 alone; the exact tie goes by column.
-    assert metrics.rank_accuracy([[2.0, 1.0, 3.0]], [[1.0, 1.0, 3.0]]) == pytest.approx((1 / 3) / (1 + 1 / 2 + 1 / 3))
+    # Ascending orders (1, 0, 2) and (0, 1, 2) agree on the highest alone; the exact tie goes by column.
+    total = 1 + 1 / 2 + 1 / 3
+    assert metrics.rank_accuracy([[2.0, 1.0, 3.0]], [[1.0, 1.0, 3.0]]) == pytest.approx(1 / total)
+    lowest = metrics.rank_accuracy([[2.0, 1.0, 3.0]], [[1.0, 1.0, 3.0]], first="lowest")
+    assert lowest == pytest.approx((1 / 3) / total)
+    with pytest.raises(InputError, match="'highest' or 'lowest', got 'middle'"):
+        metrics.rank_accuracy([[1.0]], [[1.0]], first="middle")  # type: ignore[arg-type]
     assert metrics.rank_accuracy([[5.0]], [[-5.0]]) == 1
 
 

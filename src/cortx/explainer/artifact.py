@@ -227,8 +227,8 @@ def _check_model(game: Game, fitted: Fitted, path: Path) -> None:
         outputs = game.fingerprint(fitted.probe, fitted.spec.schema)
     except Exception as error:
         raise FingerprintError(
-            f"the model cannot be run on the probe rows of {path} ({error}); "
-            "load the explainer with the model it was fitted for"
+            f"this is not the model that the explainer in {path} was fitted for: it cannot be run on the probe rows "
+            f"({error}); load the explainer with the model it was fitted for"
         ) from error
     expected = fitted.probe_outputs
     if outputs.shape != expected.shape:

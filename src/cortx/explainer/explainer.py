@@ -218,8 +218,10 @@ class CoRTX:
     def latent(self, X: Any) -> npt.NDArray[np.float32]:
         """The latent explanation of rows, (rows, latent); it needs neither the model nor its outputs."""
         codes = torch.from_numpy(self._read(X).matrix)
+        starts = range(0, len(codes), ROWS_AT_A_TIME)
         with torch.inference_mode():
-            return torch.cat([self.fitted.network.latent(part) for part in codes.split(ROWS_AT_A_TIME)]).numpy()
+            parts = [self.fitted.network.latent(codes[start : start + ROWS_AT_A_TIME]) for start in starts]
+            return torch.cat(parts).numpy()
 
     def _read(self, X: Any) -> Table:
         """Rows in the explainer's own codes, checked against what training saw."""

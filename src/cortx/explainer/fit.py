@@ -16,7 +16,7 @@ import torch
 from cortx.errors import InputError
 from cortx.estimators.shapley import shapley
 from cortx.explainer.labels import Labels, given_labels, make_labels, pack_labels
-from cortx.explanation import Explanation, Views, take_rows
+from cortx.explanation import Explanation, FloatArray, Views, take_rows
 from cortx.games import Game, GameSpec, Rows
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.seeding import numpy_generator, torch_generator
@@ -157,7 +157,7 @@ def _key(
     return parts.hexdigest()
 
 
-def _label_set(network: ExplainerNetwork, matrix: Array, total: Array, values: Array) -> LabelSet:
+def _label_set(network: ExplainerNetwork, matrix: Array, total: FloatArray, values: FloatArray) -> LabelSet:
     codes = torch.from_numpy(matrix)
     return LabelSet(
         codes,
@@ -215,7 +215,8 @@ class _Split:
 
     def __init__(self, n_labels: int, share: float, seed: int) -> None:
         order = torch.from_numpy(numpy_generator(seed, "validation split").permutation(n_labels))
-        n_validation = max(2, round(share * n_labels))
+        # A handful of rows chooses nothing: at least ten, but never more than a third.
+        n_validation = max(round(share * n_labels), min(10, n_labels // 3))
         self.train, self.validation = order[n_validation:], order[:n_validation]
 
 

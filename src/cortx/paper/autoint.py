@@ -50,7 +50,9 @@ class Interacting(nn.Module):
         def split(z: Tensor) -> tuple[Tensor, ...]:  # one (fields, heads, rows) for each number of a head
             return z.view(fields, self.heads, width // self.heads, rows).unbind(2)
 
-        scores = sum(q[:, None] * k[None] for q, k in zip(split(query), split(key), strict=True))
+        scores = torch.zeros((), dtype=x.dtype, device=x.device)
+        for q, k in zip(split(query), split(key), strict=True):
+            scores = scores + q[:, None] * k[None]
         scores = torch.exp(scores - scores.amax(dim=1, keepdim=True))  # (fields, fields, heads, rows)
         total = scores.sum(dim=1)
         mixed = torch.stack([(scores * v[None]).sum(dim=1) / total for v in split(value)], dim=2)

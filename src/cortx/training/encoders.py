@@ -58,7 +58,7 @@ def _check(kind: str, *sizes: int) -> None:
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     """A linear layer with PyTorch's usual uniform weights, from a given generator."""
-    layer: nn.Linear = torch.nn.utils.skip_init(nn.Linear, inputs, outputs)
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # no draw from the global generator
     bound = 1 / sqrt(inputs)
     with torch.no_grad():
         layer.weight.uniform_(-bound, bound, generator=generator)

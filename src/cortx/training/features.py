@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from cortx.tables import Column, Matrix
 
-
 FARTHEST = 100.0
 """Inputs are clipped here: a value this many deviations away is a mistake, and must not carry the network away."""
 
@@ -31,6 +30,7 @@ class TableFeatures(nn.Module):
     numbers: Tensor  # positions of the numeric columns
     centre: Tensor
     scale: Tensor
+    farthest: Tensor
     missing: Tensor  # positions of the columns that may be NaN
     hot_column: Tensor  # one-hot input k is 1 where column hot_column[k] equals hot_value[k]
     hot_value: Tensor
@@ -47,7 +47,7 @@ class TableFeatures(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         numbers = torch.nan_to_num((codes[:, self.numbers] - self.centre) / self.scale, nan=0.0)
-        parts = [numbers.clamp(-FARTHEST, FARTHEST)]
+        parts = [torch.minimum(torch.maximum(numbers, -self.farthest), self.farthest)]
         if len(self.missing):
             parts.append(torch.isnan(codes[:, self.missing]))
         if len(self.hot_column):
@@ -91,6 +91,7 @@ def fit_features(
             "numbers": places(numeric),
             "centre": floats(centre),
             "scale": floats(scale),
+            "farthest": floats(np.inf if config.raw else FARTHEST),
             "missing": places([] if config.raw else missing),
             "hot_column": places([j for j, _ in hot]),
             "hot_value": floats([value for _, value in hot]),

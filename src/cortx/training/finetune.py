@@ -143,7 +143,7 @@ def finetune(
                 # Squared error: noise that is right on average must be averaged, not followed.
                 loss = loss + weight * head_loss(network, head_name, rough.draw(n_rough, generator), "own")
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(trained.parameters(), config.clip)
             optimizer.step()
             step += 1

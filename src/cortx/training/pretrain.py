@@ -120,7 +120,7 @@ def pretrain(
                 labels, head = rough.take(batch), network.head("attribution")
                 loss = loss + head.loss(head.for_loss(anchors, labels.total, labels.active), labels.labels)
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             losses.append(float(loss.detach()))
             advance(1, f"loss {losses[-1]:.3f}, {game.evaluations:,} evaluations")

@@ -1,0 +1,28 @@
+"""Every benchmark, one after another: `make bench`. Those that need data are left out where there are none."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import memory, speed
+from cortx.errors import InputError
+from cortx.paper.census import data_folder
+
+
+def main() -> None:
+    speed.main()
+    memory.main()
+    try:
+        data_folder()
+    except InputError as error:
+        print(f"left out the Census benchmarks: {error}")
+        return
+    from benchmarks import census, estimators
+
+    estimators.main()
+    sys.argv = sys.argv[:1]
+    census.main()
+
+
+if __name__ == "__main__":
+    main()
