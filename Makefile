@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test lint check bench clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -23,11 +23,13 @@ demo: $(STAMP)  ## Watch two models get explained, beside shap; pictures go to d
 test: $(STAMP)  ## Run all tests (minutes). Those of the published Census target need CORTX_DATA.
 	$(BIN)/python -m pytest
 
-check: $(STAMP)  ## Lint, format, types, import directions and the fast tests (about a minute).
+lint: $(STAMP)  ## Lint, format, types and import directions.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint  ## The gate before every commit: lint and the fast tests (about a minute).
 	$(BIN)/python -m pytest -m "not slow"
 
 bench: $(STAMP)  ## Run every benchmark; results go to benchmarks/results/.

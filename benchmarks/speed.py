@@ -66,7 +66,7 @@ def labelling(model: torch.nn.Module, records: list[dict[str, Any]]) -> None:
     ours = best_of(lambda: cortx.shapley(game, rows, "exact"))
     own = best_of(forward)
     setting = f"MLP 13-128-128-1, {len(rows)} rows, {PLAYERS} players, chunks of {chunk} rows"
-    records.append(record("speed", setting, "cortx exact (free views included)", "seconds / seconds of the model's own forward passes",
+    records.append(record("speed", setting, "cortx exact, with free views", "seconds / seconds of the forward passes",
                           ours / own, evaluations=labels.evaluations, seconds=ours, expected_at_most=1.3))  # fmt: skip
     print(f"exact labels: {ours / own:.2f} x the model's own forward passes")
     shap_rivals(model, game, rows, ours / len(rows), records)
@@ -92,7 +92,8 @@ def shap_rivals(
     seconds = best_of(lambda: exact(few), 3) / len(few)
     difference = float(np.abs(exact(few).values - truth[: len(few)]).max())
     records.append(record("speed", setting, "shap exact / cortx exact", "seconds per row / seconds per row",
-                          seconds / exact_seconds, seconds=seconds, largest_difference=difference, expected_at_least=3))  # fmt: skip
+                          seconds / exact_seconds, seconds=seconds, largest_difference=difference,
+                          expected_at_least=3))  # fmt: skip
     print(
         f"shap exact takes {seconds / exact_seconds:.1f} x as long as cortx exact (values differ by {difference:.1e})"
     )
@@ -148,7 +149,7 @@ def explaining(model: torch.nn.Module, records: list[dict[str, Any]]) -> None:
         exact = cortx.shapley(game, rows[:64], "exact", views=0)
         setting = f"{PLAYERS} features, recipe {name}, outputs given"
         records.append(record("speed", setting, "cortx explain", "rows per second", 1 / seconds, seconds=seconds))
-        records.append(record("speed", setting, "cortx explain", "share of the machine's matrix product rate", share, seconds=seconds))  # fmt: skip
+        records.append(record("speed", setting, "cortx explain", "share of the GEMM rate", share, seconds=seconds))
         records.append(record("speed", setting, "cortx explain", "seconds for a single row", single, seconds=single))
         records.append(record("speed", setting, "cortx exact / cortx explain", "seconds per row / seconds per row",
                               exact.seconds / 64 / seconds, evaluations=exact.evaluations / 64))  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 
 from cortx.errors import InputError
 from cortx.estimators.shapley import shapley
-from cortx.explainer.labels import Labels, given_labels, make_labels, pack_labels
+from cortx.explainer.labels import Labels, given_labels, label_facts, make_labels, pack_labels, unpack_labels
 from cortx.explanation import Explanation, FloatArray, Views, take_rows
 from cortx.games import Game, GameSpec, Rows
 from cortx.metrics import l2_distance, rank_accuracy
@@ -96,18 +96,29 @@ def fit_explainer(
     for name in heads:
         network.head(name).set_scales(train.total, train.labels)
 
-    started, spent = perf_counter(), game.evaluations
-    some = _some_rows(rows, recipe.pretrain.most_rows, seed)
-    rough = None
+    started = perf_counter()
+    # Every value of a background game costs its whole sample, so fewer rows are asked.
+    some = _some_rows(rows, max(500, recipe.pretrain.most_rows // game.evaluations_per_value), seed)
+    rough, rough_evaluations = None, 0
     if recipe.pretrain.rough_pairs and recipe.pretrain.steps:
-        rough = _rough_labels(network, game, rows.data, some, recipe.pretrain.rough_pairs, seed, checkpoint, show)
-    history = {
-        "pretraining": pretrain(
-            network, game, rows.take(some), outputs[some], rough, recipe.pretrain,
-            seed=seed, checkpoint=checkpoint, show=show,
+        rough, rough_evaluations = _rough_labels(
+            network, game, rows.data, some, recipe.pretrain.rough_pairs, seed, checkpoint, show
         )
-    }  # fmt: skip
-    costs["pretraining"] = _cost(game.evaluations - spent, perf_counter() - started, rows=len(some))
+    history: dict[str, list[float]] = {}
+    history["pretraining"], evaluations = pretrain(
+        network,
+        game,
+        rows.take(some),
+        outputs[some],
+        rough,
+        recipe.pretrain,
+        seed=seed,
+        checkpoint=checkpoint,
+        show=show,
+    )
+    costs["pretraining"] = _cost(
+        rough_evaluations + evaluations, perf_counter() - started, rows=len(some), rough_labels=rough_evaluations
+    )
 
     started = perf_counter()
     for name in heads:
@@ -186,21 +197,20 @@ def _rough_labels(
     seed: int,
     checkpoint: Checkpoint,
     show: bool | None,
-) -> LabelSet:
-    """A noisy but unbiased label for every row, from a few antithetic permutations."""
-    kept = checkpoint.load("rough")
+) -> tuple[LabelSet, int]:
+    """A noisy but unbiased label for every row, from a few antithetic permutations, and what they cost."""
     some = take_rows(data, index)
-    rows = game.rows(some)
+    kept = checkpoint.load("rough")
     if kept is None:
         budget = game.evaluations_per_value * (2 * pairs * max(1, game.n_players - 1) + 1)
         labels = shapley(game, some, "permutation", budget=budget, views=0, seed=seed, progress=show)
-        checkpoint.save("rough", pack_labels(labels))
-        values, outputs = labels.values, labels.outputs
-        assert outputs is not None
+        checkpoint.save("rough", pack_labels(labels), **label_facts(labels))
     else:
-        values, outputs = kept[0]["values"].numpy(), kept[0]["outputs"].numpy()
-    total = outputs.reshape(len(index), -1) - game.base_values
-    return _label_set(network, rows.table.matrix, total, values.reshape(len(index), game.n_players, -1))
+        labels = unpack_labels(*kept, game=game, data=some)
+    assert labels.outputs is not None
+    total = labels.outputs.reshape(len(index), -1) - game.base_values
+    values = labels.values.reshape(len(index), game.n_players, -1)
+    return _label_set(network, game.rows(some).table.matrix, total, values), labels.evaluations
 
 
 def _some_rows(rows: Rows, most: int, seed: int) -> npt.NDArray[np.int64]:

@@ -25,7 +25,7 @@ LEAST_LABELS = 10
 """Fewer labels than this leave nothing to validate on."""
 LABELS_AT_A_TIME = 256
 LABEL_BUDGET = 8_192
-"""Evaluations for each row a fit labels itself: enough to enumerate 13 players."""
+"""Evaluations for each row a fit labels itself: enough to enumerate 13 players. A large background may need more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +99,7 @@ def make_labels(
     logger.info("labelling %s of %s rows", f"{count:,}", f"{n_rows:,}")
     # All parts take as many free views as the whole would.
     n_views = views_per_row(game, count)
+    budget = max(LABEL_BUDGET, game.evaluations_per_value * (4 * game.n_players + 2))
     parts: list[Explanation] = []
     seconds, evaluations = 0.0, 0
     with progress_bar("labels", count, show=show) as advance:
@@ -106,9 +107,8 @@ def make_labels(
             data = take_rows(rows.data, index[start : start + LABELS_AT_A_TIME])
             kept = checkpoint.load(f"labels-{start}")
             if kept is None:
-                part = shapley(game, data, budget=LABEL_BUDGET, views=n_views, seed=seed, progress=False)
-                checkpoint.save(f"labels-{start}", pack_labels(part), method=part.method,
-                                evaluations=part.evaluations, seconds=part.seconds)  # fmt: skip
+                part = shapley(game, data, budget=budget, views=n_views, seed=seed, progress=False)
+                checkpoint.save(f"labels-{start}", pack_labels(part), **label_facts(part))
             else:
                 part = unpack_labels(*kept, game=game, data=data)
             parts.append(part)
@@ -143,6 +143,11 @@ def pack_labels(labels: Explanation) -> dict[str, torch.Tensor]:
     if labels.views is not None:
         arrays |= {f"views.{name}": getattr(labels.views, name) for name in ("rows", "kept", "values", "outputs")}
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
+def label_facts(labels: Explanation) -> dict[str, Any]:
+    """What a checkpoint notes beside the tensors."""
+    return {"method": labels.method, "evaluations": labels.evaluations, "seconds": labels.seconds}
 
 
 def unpack_labels(tensors: dict[str, torch.Tensor], facts: dict[str, Any], *, game: Game, data: Any) -> Explanation:

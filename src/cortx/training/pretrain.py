@@ -76,13 +76,15 @@ def pretrain(
     seed: int,
     checkpoint: Checkpoint,
     show: bool | None = None,
-) -> list[float]:
-    """Trains the encoder in place (with rough labels, the attribution head too); returns the mean loss by hundreds.
+) -> tuple[list[float], int]:
+    """Trains the encoder in place (with rough labels, the attribution head too).
 
-    `outputs` are f(x), (rows, outputs); `rough` are labels of the same rows.
+    `outputs` are f(x), (rows, outputs); `rough` are labels of the same rows. Returns the mean loss by hundreds,
+    and the evaluations spent, those before a kill included.
     """
     if config.steps == 0:
-        return []
+        return [], 0
+    start, earlier = game.evaluations, 0
     trained = torch.nn.ModuleDict({"encoder": network.encoder})
     if rough is not None:
         trained["head"] = network.heads["attribution"]
@@ -93,11 +95,11 @@ def pretrain(
     if kept is not None:
         unpack("trained", kept[0], trained, optimizer)
         generator.set_state(kept[0]["generator"])
-        losses = list(kept[1]["losses"])
+        losses, earlier = list(kept[1]["losses"]), int(kept[1]["evaluations"])
 
     def keep() -> None:
         tensors = {**pack("trained", trained, optimizer), "generator": generator.get_state()}
-        checkpoint.save("pretrain", tensors, losses=losses)
+        checkpoint.save("pretrain", tensors, losses=losses, evaluations=earlier + game.evaluations - start)
 
     saved = monotonic()
     matrix = torch.from_numpy(rows.table.matrix)
@@ -128,7 +130,8 @@ def pretrain(
                 keep()
                 saved = monotonic()
     keep()
-    return [float(np.mean(losses[start : start + 100])) for start in range(0, len(losses), 100)]
+    history = [float(np.mean(losses[first : first + 100])) for first in range(0, len(losses), 100)]
+    return history, earlier + game.evaluations - start
 
 
 def _positives(
