@@ -42,13 +42,13 @@ class Views:
             np.concatenate([part.outputs for part in parts]),
         )
 
-    def of_rows(self, chosen: IntArray) -> Views:
+    def of_rows(self, chosen: IntArray) -> Views | None:
         """The copies of some rows, whose positions are counted anew."""
         position = np.full(int(max(self.rows.max(initial=-1), chosen.max(initial=-1))) + 1, -1)
         position[chosen] = np.arange(len(chosen))
         rows = position[self.rows]
         kept = rows >= 0
-        return Views(rows[kept], self.kept[kept], self.values[kept], self.outputs[kept])
+        return Views(rows[kept], self.kept[kept], self.values[kept], self.outputs[kept]) if kept.any() else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +154,9 @@ class Explanation:
             error_std=pick(self.error_std),
             outputs=pick(self.outputs),
             predicted_ranking=pick(self.predicted_ranking),
-            views=None if self.views is None else self.views.of_rows(np.arange(len(self))[index]),
-            evaluations=0,
-            seconds=0.0,
+            views=None if self.views is None else self.views.of_rows(index),
+            evaluations=round(self.evaluations * len(index) / max(1, len(self))),
+            seconds=self.seconds * len(index) / max(1, len(self)),
         )
 
     def to_frame(self, output: int | str | None = None) -> Any:
@@ -169,7 +169,7 @@ class Explanation:
             if output is not None:
                 raise InputError("this explanation has one output; leave output= out")
             columns.update({name: self.values[:, j] for j, name in enumerate(self.feature_names)})
-            columns["base_value"] = self.base_values
+            columns[self._base_name()] = self.base_values
         else:
             names = self.output_names or tuple(str(k) for k in range(self.values.shape[2]))
             chosen = range(len(names)) if output is None else [_position(output, names)]
@@ -177,8 +177,24 @@ class Explanation:
                 suffix = f":{names[k]}" if output is None else ""
                 for j, name in enumerate(self.feature_names):
                     columns[f"{name}{suffix}"] = self.values[:, j, k]
-                columns[f"base_value{suffix}"] = self.base_values[:, k]
+                columns[f"{self._base_name()}{suffix}"] = self.base_values[:, k]
         return _build_frame(columns, like=self.data)
+
+    def _base_name(self) -> str:
+        return "base_value" if "base_value" not in self.feature_names else "base_value (of the explanation)"
+
+    def player_data(self) -> Any:
+        """The rows' values in the order of the players, (rows, players); None where players are groups of columns."""
+        if self.data is None or isinstance(self.data, np.ndarray):
+            same = self.data is not None and self.data.shape[1] == len(self.feature_names)
+            return self.data if same else None
+        import narwhals as nw
+
+        frame = nw.from_native(self.data, eager_only=True)
+        places = {str(name): name for name in frame.columns}
+        if any(name not in places for name in self.feature_names):
+            return None
+        return frame.select([places[name] for name in self.feature_names]).to_numpy()
 
     def to_shap(self) -> Any:
         """The same explanation as a ``shap.Explanation``, for shap's plots."""
@@ -189,7 +205,7 @@ class Explanation:
         return shap.Explanation(
             values=np.asarray(self.values),
             base_values=np.asarray(self.base_values),
-            data=None if self.data is None else _as_array(self.data),
+            data=self.player_data(),
             feature_names=list(self.feature_names),
             output_names=None if self.output_names is None else list(self.output_names),
             error_std=self.error_std,
@@ -216,14 +232,6 @@ def take_rows(data: Any, index: Any) -> Any:
 
     frame = nw.from_native(data, eager_only=True)
     return frame[index].to_native()
-
-
-def _as_array(data: Any) -> Any:
-    if isinstance(data, np.ndarray):
-        return data
-    import narwhals as nw
-
-    return nw.from_native(data, eager_only=True).to_numpy()
 
 
 def _build_frame(columns: dict[str, FloatArray], like: Any) -> Any:

@@ -55,7 +55,7 @@ def test_the_manifest_is_readable(saved: Path, game: cortx.Game) -> None:
     assert 0 < manifest["quality"]["l2"] < manifest["quality"]["label_norm"]
     assert manifest["explains"]["base_values"] == game.base_values.tolist()
     assert set(manifest["versions"]) >= {"cortx", "torch", "python"}
-    assert sorted(path.name for path in saved.iterdir()) == ["manifest.json", "weights.safetensors"]
+    assert sorted(path.name for path in saved.iterdir()) == ["manifest.json", manifest["weights"]["file"]]
 
 
 def test_no_training_row_is_stored(saved: Path, table: np.ndarray) -> None:
@@ -93,7 +93,7 @@ def test_damage_and_foreign_folders(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "manifest.json").write_text("{")
     with pytest.raises(ArtifactError, match="damaged"):
         cortx.load(tmp_path / "other")
-    weights = saved / "weights.safetensors"
+    (weights,) = saved.glob("weights-*.safetensors")
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(ArtifactError, match="checksum"):
@@ -123,7 +123,12 @@ def test_saving_never_overwrites_what_is_not_ours(game: cortx.Game, table: np.nd
         explainer.save(tmp_path / "precious")
     assert (tmp_path / "precious" / "notes.txt").read_text() == "mine"
     first = explainer.save(tmp_path / "e.cortx")
-    explainer.save(first)  # replacing one's own is fine
+    before = sorted(path.name for path in first.iterdir())
+    other = cortx.CoRTX(make_tiny_recipe(steps=6)).fit(game, table, n_labels=20)
+    other.save(first)  # replacing one's own is fine, and leaves no old weights behind
+    assert len(before) == len(list(first.iterdir())) == 2
+    assert before != sorted(path.name for path in first.iterdir())
+    np.testing.assert_array_equal(cortx.load(first).latent(table), other.latent(table))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.cortx", "precious"]
 
 
@@ -173,3 +178,25 @@ def test_polars_frames_come_back(tmp_path: Path) -> None:
     explainer = cortx.CoRTX(make_tiny_recipe()).fit(cortx.Game(model, reference=frame), frame, n_labels=40)
     loaded = cortx.load(explainer.save(tmp_path / "polars.cortx"), model=model)
     np.testing.assert_array_equal(loaded.explain(frame).values, explainer.explain(frame).values)
+
+
+def test_the_fingerprint_looks_at_every_output(table: np.ndarray, tmp_path: Path) -> None:
+    def model(rows: np.ndarray) -> np.ndarray:
+        return np.stack([1e6 * rows[:, 0], rows[:, 1]], axis=1)
+
+    def other(rows: np.ndarray) -> np.ndarray:
+        return np.stack([1e6 * rows[:, 0], -50 * rows[:, 2]], axis=1)
+
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=5)).fit(cortx.Game(model, reference=table), table, n_labels=20)
+    saved = explainer.save(tmp_path / "two.cortx")
+    assert cortx.load(saved, model=model).game is not None
+    with pytest.raises(FingerprintError, match="not the model"):
+        cortx.load(saved, model=other)
+
+
+def test_what_is_saved_is_what_was_fitted(game: cortx.Game, table: np.ndarray, tmp_path: Path) -> None:
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=5)).fit(game, table, n_labels=20)
+    values = explainer.explain(table).values
+    explainer.set_params(recipe="default", seed=9)
+    loaded = cortx.load(explainer.save(tmp_path / "e.cortx"), model=make_model())
+    np.testing.assert_array_equal(loaded.explain(table).values, values)

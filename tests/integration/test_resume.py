@@ -134,3 +134,31 @@ def test_a_model_that_fails_half_way_keeps_the_labels(table: np.ndarray, tmp_pat
     explainer = fit()
     assert explainer.costs_["labels"]["evaluations"] > 40 * 60  # remembered from the first try
     assert calls["rows"] < explainer.costs_["total_evaluations"]
+
+
+def test_a_checkpoint_folder_keeps_what_is_not_ours(game: cortx.Game, table: np.ndarray, tmp_path: Path) -> None:
+    (tmp_path / "mine.safetensors").write_bytes(b"precious")
+    cortx.CoRTX(make_tiny_recipe(steps=5)).fit(game, table, n_labels=20, checkpoint=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.safetensors"]
+
+
+def test_a_checkpoint_is_not_used_for_another_model(table: np.ndarray, tmp_path: Path) -> None:
+    """Both models are zero at the reference, so only their outputs tell them apart."""
+    weights = np.random.default_rng(0).normal(size=(2, 6))
+    limit = [2_000]
+
+    def first(rows: np.ndarray) -> np.ndarray:
+        limit[0] -= len(rows)
+        if limit[0] < 0:
+            raise RuntimeError("stop here")
+        return rows @ weights[0]
+
+    def fit(model: object) -> cortx.CoRTX:
+        game = cortx.Game(model, reference="zero")
+        return cortx.CoRTX(make_tiny_recipe(steps=5)).fit(game, table, n_labels=20, checkpoint=tmp_path / "c")
+
+    with pytest.raises(cortx.CortxError, match="stop here"):
+        fit(first)
+    assert list((tmp_path / "c").iterdir())
+    with pytest.raises(ArtifactError, match="belongs to another fit"):
+        fit(lambda rows: rows @ weights[1])

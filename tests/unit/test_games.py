@@ -70,7 +70,6 @@ def test_a_row_of_mixed_kinds_may_be_a_series() -> None:
 
 def test_zero() -> None:
     game = Game(lambda rows: rows.sum(axis=1), reference="zero")
-    assert not game.bound
     with pytest.raises(InputError, match="learns its columns from the first table"):
         _ = game.n_players
     assert shapley(game, pd.DataFrame({"a": [1], "b": [2.5]})).values.tolist() == [[1.0, 2.5]]
@@ -285,7 +284,7 @@ def test_outputs_that_a_model_does_not_have() -> None:
         (lambda rows: np.ones(7), r"returned shape \(7,\) for 1 rows; expected \(1,\) or \(1, outputs\)"),
         (lambda rows: np.ones((len(rows), 2, 2)), r"returned shape \(1, 2, 2\)"),
         (lambda rows: np.ones((len(rows), 0)), r"returned shape \(1, 0\)"),
-        (lambda rows: 3.0, r"returned shape \(\) for 1 rows"),
+        (lambda rows: np.ones((1, 1, 1)), r"returned shape \(1, 1, 1\) for 1 rows"),
         (lambda rows: ["yes"] * len(rows), "returned list, expected numbers"),
         (lambda rows: {"a": rows}, "returned dict, expected numbers"),
         (lambda rows: None, "the model returned"),

@@ -17,6 +17,7 @@ from cortx.estimators.coalitions import CHUNK
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, Rows
 from cortx.progress import Advance, progress_bar
+from cortx.seeding import stream_seed
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -153,6 +154,11 @@ class _Work:
     n_views: int = 0
     views: list[Views] = field(default_factory=list)
 
+    @property
+    def stream(self) -> int:
+        """The seed of this estimator: two of them never share their draws."""
+        return stream_seed(self.seed, self.estimator.name)
+
     def all_views(self) -> Views | None:
         return Views.concatenate(self.views) if self.views else None
 
@@ -196,7 +202,7 @@ class _Work:
         for members in self._blocks(index, budget):
             rows = index[members]
             active = self.active(rows)
-            block = Block(self.game, self.rows.take(rows), active, self.full[rows], self.seed, round_, self.n_views)
+            block = Block(self.game, self.rows.take(rows), active, self.full[rows], self.stream, round_, self.n_views)
             estimate = self.estimator.estimate(block, budget)
             parts.append((members, estimate))
             if estimate.views is not None:

@@ -30,14 +30,18 @@ if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
 
 FORMAT, FORMAT_VERSION = "cortx-explainer", 1
-MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
+MANIFEST = "manifest.json"
 
 # The same model gives the same outputs up to float rounding; another one differs by far more of their spread.
 FINGERPRINT_TOLERANCE = 1e-3
 
 
 def save(explainer: CoRTX, folder: str | Path) -> Path:
-    """Writes the folder next to its place and renames it in, so that it is there whole or not at all."""
+    """Writes the folder so that it is there whole or not at all.
+
+    A new folder is written beside its place and renamed in. One that exists gets new weights under a name of their
+    own; replacing its manifest, one rename, is what makes them count.
+    """
     target = Path(folder)
     fitted = explainer.fitted
     if target.exists() and not (target / MANIFEST).is_file() and not (target.is_dir() and not any(target.iterdir())):
@@ -47,23 +51,23 @@ def save(explainer: CoRTX, folder: str | Path) -> Path:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        save_file(_tensors(fitted), temporary / WEIGHTS)
-        manifest = _manifest(explainer, fitted, _sha256(temporary / WEIGHTS))
+        save_file(_tensors(fitted), temporary / "weights")
+        digest = _sha256(temporary / "weights")
+        weights = f"weights-{digest[:12]}.safetensors"
+        os.replace(temporary / "weights", temporary / weights)
+        manifest = _manifest(explainer, fitted, weights, digest)
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        _swap(temporary, target)
+        if not target.exists():
+            os.replace(temporary, target)
+            return target
+        os.replace(temporary / weights, target / weights)
+        os.replace(temporary / MANIFEST, target / MANIFEST)
+        for old in target.glob("weights-*.safetensors"):
+            if old.name != weights:
+                old.unlink()
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
-
-
-def _swap(temporary: Path, target: Path) -> None:
-    if not target.exists():
-        os.replace(temporary, target)
-        return
-    old = target.with_name(f".{target.name}.old{os.getpid()}")
-    os.replace(target, old)
-    os.replace(temporary, target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def load(folder: str | Path, model: Any = None) -> CoRTX:
@@ -89,7 +93,18 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         seed=int(settings["seed"]),
     )
     probe, probe_outputs = tensors["probe.rows"].numpy(), tensors["probe.outputs"].numpy()
-    fitted = Fitted(network, spec, manifest["costs"], manifest["quality"], manifest["history"], probe, probe_outputs)
+    fitted = Fitted(
+        network=network,
+        spec=spec,
+        recipe=recipe,
+        heads=explainer.heads,
+        seed=explainer.seed,
+        costs=manifest["costs"],
+        quality=manifest["quality"],
+        history=manifest["history"],
+        probe=probe,
+        probe_outputs=probe_outputs,
+    )
     game = None
     if model is not None:
         game = Game.from_spec(model, spec)
@@ -111,9 +126,8 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     return {**tensors, **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}}
 
 
-def _manifest(explainer: CoRTX, fitted: Fitted, digest: str) -> dict[str, Any]:
+def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> dict[str, Any]:
     spec = fitted.spec
-    recipe = explainer.resolved_recipe()
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -126,12 +140,12 @@ def _manifest(explainer: CoRTX, fitted: Fitted, digest: str) -> dict[str, Any]:
             "base_values": spec.base_values.tolist(),
             "model_frame": spec.frame,
         },
-        "settings": {"heads": list(explainer.heads), "unseen": explainer.unseen, "seed": explainer.seed},
+        "settings": {"heads": list(fitted.heads), "unseen": explainer.unseen, "seed": fitted.seed},
         "quality": fitted.quality,
         "costs": fitted.costs,
-        "recipe": recipe.to_json(),
+        "recipe": fitted.recipe.to_json(),
         "history": fitted.history,
-        "files": {WEIGHTS: {"sha256": digest}},
+        "weights": {"file": weights, "sha256": digest},
         "versions": {
             "cortx": __version__,
             "python": platform.python_version(),
@@ -172,11 +186,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _read_weights(path: Path, manifest: dict[str, Any]) -> dict[str, torch.Tensor]:
-    weights = path / WEIGHTS
+    entry = manifest.get("weights")
+    if not isinstance(entry, dict) or Path(str(entry.get("file"))).name != entry.get("file"):
+        raise ArtifactError(f"{path / MANIFEST} is damaged: it does not name its weights; save the explainer again")
+    weights = path / entry["file"]
     if not weights.is_file():
-        raise ArtifactError(f"{path} lacks {WEIGHTS}; copy the whole folder")
-    expected = manifest.get("files", {}).get(WEIGHTS, {}).get("sha256")
-    if _sha256(weights) != expected:
+        raise ArtifactError(f"{path} lacks {weights.name}; copy the whole folder")
+    if _sha256(weights) != entry.get("sha256"):
         raise ArtifactError(
             f"{weights} is damaged: its checksum is not the one in the manifest; copy or save the explainer again"
         )
@@ -235,8 +251,9 @@ def _check_model(game: Game, fitted: Fitted, path: Path) -> None:
         raise FingerprintError(
             f"the model gives {outputs.shape[1]} outputs, the explainer in {path} was fitted for {expected.shape[1]}"
         )
-    spread = max(float(np.ptp(expected)), 1e-6)
-    worst = float(np.abs(outputs - expected).max())
+    spreads, differences = np.maximum(np.ptp(expected, axis=0), 1e-6), np.abs(outputs - expected).max(axis=0)
+    output = int((differences / spreads).argmax())
+    spread, worst = float(spreads[output]), float(differences[output])
     if worst > FINGERPRINT_TOLERANCE * spread:
         raise FingerprintError(
             f"this is not the model that the explainer in {path} was fitted for: on its {len(expected)} probe rows the "

@@ -15,7 +15,7 @@ from cortx.errors import InputError, NotFittedError
 from cortx.explainer.fit import Fitted, fit_explainer
 from cortx.explanation import Explanation
 from cortx.games import Game
-from cortx.tables import Table, read_table
+from cortx.tables import Table, plain, read_table
 from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
 from cortx.training.heads.attribution import AttributionHead
@@ -111,8 +111,8 @@ class CoRTX:
             labels,
             recipe,
             heads,
-            n_labels=n_labels,
-            seed=self.seed,
+            n_labels=None if n_labels is None else int(n_labels),
+            seed=int(self.seed),
             checkpoint_folder=checkpoint,
             show=progress,
         )
@@ -178,6 +178,7 @@ class CoRTX:
         guesses the output, and ``explanation.outputs`` is None.
         """
         started = perf_counter()
+        X = plain(X)
         table, spec = self._read(X), self.fitted.spec
         known, evaluations = self._outputs(table, outputs)
         n_rows, single = len(table), len(spec.base_values) == 1
@@ -233,17 +234,16 @@ class CoRTX:
         may_miss = set(features.missing.tolist())
         for j, column in enumerate(spec.schema.columns):
             numbers = table.matrix[:, j]
-            if column.categorical and self.unseen == "error":
-                known = _known_values(self.fitted, j)
-                unseen = np.flatnonzero(~np.isin(numbers, known)) if len(known) else np.empty(0, dtype=np.int64)
-                if len(unseen):
-                    raise _unseen(table, j, unseen)
-            elif not column.categorical and j not in may_miss and np.isnan(numbers).any():
-                row = int(np.flatnonzero(np.isnan(numbers))[0])
+            gaps = np.flatnonzero(np.isnan(numbers))
+            if len(gaps) and j not in may_miss:
                 raise InputError(
-                    f"column {column.name!r} is missing (NaN) in row {row}, but no training row missed it; "
+                    f"column {column.name!r} is missing (NaN) in row {gaps[0]}, but no training row missed it; "
                     "fill it as you do for the model, or fit again with rows that miss it"
                 )
+            if column.categorical and self.unseen == "error":
+                unseen = np.flatnonzero(~np.isin(numbers, _known_values(self.fitted, j)) & ~np.isnan(numbers))
+                if len(unseen):
+                    raise _unseen(table, j, unseen)
         return table
 
     def _outputs(self, table: Table, outputs: Any) -> tuple[Array | None, int]:
@@ -279,7 +279,7 @@ class CoRTX:
 
 def _known_values(fitted: Fitted, column: int) -> Array:
     features = fitted.network.features
-    values: Array = features.hot_value[features.hot_column == column].numpy()
+    values: Array = features.known_value[features.known_column == column].numpy()
     return values
 
 

@@ -29,6 +29,7 @@ from cortx.training.pretrain import pretrain
 from cortx.training.recipe import Recipe
 
 Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 logger = logging.getLogger("cortx")
 N_PROBES = 32
 
@@ -39,6 +40,9 @@ class Fitted:
 
     network: ExplainerNetwork
     spec: GameSpec
+    recipe: Recipe
+    heads: tuple[str, ...]
+    seed: int
     costs: dict[str, Any]
     quality: dict[str, float]
     history: dict[str, list[float]]
@@ -60,26 +64,23 @@ def fit_explainer(
     show: bool | None,
 ) -> Fitted:
     """Pre-trains the encoder on all rows, then the heads on the labelled ones."""
+    started, spent = perf_counter(), game.evaluations
     rows = game.rows(X)
-    if len(rows) < 2:
-        raise InputError(f"the table has {len(rows)} row; an explainer needs at least 2, better thousands")
-    given = None if labels is None else given_labels(labels, game, rows)
-    checkpoint = Checkpoint(checkpoint_folder, _key(game, rows, given, recipe, heads, n_labels, seed))
+    outputs = game.full_values(rows)
+    given = None if labels is None else given_labels(labels, game, rows, outputs)
+    totals = torch.from_numpy(outputs - game.base_values)
+    costs: dict[str, Any] = {"outputs": _cost(game.evaluations - spent, perf_counter() - started, rows=len(rows))}
+
+    checkpoint = Checkpoint(checkpoint_folder, _key(game, rows, outputs, given, recipe, heads, n_labels, seed))
     if given is None:
         given = make_labels(game, rows, n_labels, seed=seed, checkpoint=checkpoint, show=show)
-    costs: dict[str, Any] = {"labels": _cost(given.evaluations, given.seconds, rows=len(given), source=given.source)}
-
-    started, spent = perf_counter(), game.evaluations
-    outputs = game.full_values(rows)
-    costs["outputs"] = _cost(game.evaluations - spent, perf_counter() - started, rows=len(rows))
-    totals = torch.from_numpy(outputs - game.base_values)
+    costs["labels"] = _cost(given.evaluations, given.seconds, rows=len(given), source=given.source)
 
     # Labelled rows may hold categories that the table does not: the explainer knows the union.
     labelled = read_table(given.data, schema=rows.table.schema, what="the labelled table")
     both = np.concatenate([rows.table.matrix, labelled.matrix])
-    features = fit_features(both, labelled.schema.columns, game.absent.mean(axis=0), recipe.features)
     network = ExplainerNetwork(
-        features,
+        fit_features(both, labelled.schema.columns, game.absent, recipe.features),
         torch.from_numpy(game.players.column_player),
         game.n_outputs,
         encoder=recipe.encoder,
@@ -97,8 +98,7 @@ def fit_explainer(
         network.head(name).set_scales(train.total, train.labels)
 
     started = perf_counter()
-    # Every value of a background game costs its whole sample, so fewer rows are asked.
-    some = _some_rows(rows, max(500, recipe.pretrain.most_rows // game.evaluations_per_value), seed)
+    some = _pretraining_rows(game, rows, labelled.row_words()[split.validation], recipe.pretrain.most_rows, seed)
     rough, rough_evaluations = None, 0
     if recipe.pretrain.rough_pairs and recipe.pretrain.steps:
         rough, rough_evaluations = _rough_labels(
@@ -106,16 +106,9 @@ def fit_explainer(
         )
     history: dict[str, list[float]] = {}
     history["pretraining"], evaluations = pretrain(
-        network,
-        game,
-        rows.take(some),
-        outputs[some],
-        rough,
-        recipe.pretrain,
-        seed=seed,
-        checkpoint=checkpoint,
-        show=show,
-    )
+        network, game, rows.take(some), outputs[some], rough, recipe.pretrain,
+        seed=seed, checkpoint=checkpoint, show=show,
+    )  # fmt: skip
     costs["pretraining"] = _cost(
         rough_evaluations + evaluations, perf_counter() - started, rows=len(some), rough_labels=rough_evaluations
     )
@@ -124,28 +117,35 @@ def fit_explainer(
     for name in heads:
         config = recipe.attribution if name == "attribution" else recipe.ranking
         history[name] = finetune(
-            network,
-            name,
-            train,
-            views,
-            rough if name == "attribution" else None,
-            validation,
-            config,
-            seed=seed,
-            checkpoint=checkpoint,
-            show=show,
-        )
+            network, name, train, views, rough if name == "attribution" else None, validation, config,
+            seed=seed, checkpoint=checkpoint, show=show,
+        )  # fmt: skip
     _fit_total_model(network, torch.from_numpy(rows.table.matrix), totals, seed)
     costs["finetuning"] = _cost(0, perf_counter() - started, rows=len(train), validation_rows=len(validation))
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
 
     network.eval().requires_grad_(False)
     probe = _probe_rows(rows.table.matrix, seed)
-    fingerprint = game.fingerprint(probe, rows.table.schema)
+    fitted = Fitted(
+        network=network,
+        spec=game.spec(labelled.schema),
+        recipe=recipe,
+        heads=heads,
+        seed=seed,
+        costs=costs,
+        quality=_quality(network, validation, game.players.names),
+        history=history,
+        probe=probe,
+        probe_outputs=game.fingerprint(probe, rows.table.schema),
+    )
     checkpoint.clear()
-    quality = _quality(network, validation, game.players.names)
-    logger.info("fitted: %s model evaluations in all, validation l2 %.3g", costs["total_evaluations"], quality["l2"])
-    return Fitted(network, game.spec(labelled.schema), costs, quality, history, probe, fingerprint)
+    logger.info(
+        "fitted: %s model evaluations in all, validation l2 %.3g (labels: %.3g)",
+        f"{costs['total_evaluations']:,}",
+        fitted.quality["l2"],
+        fitted.quality["label_norm"],
+    )
+    return fitted
 
 
 def _cost(evaluations: int, seconds: float, **facts: Any) -> dict[str, Any]:
@@ -155,15 +155,22 @@ def _cost(evaluations: int, seconds: float, **facts: Any) -> dict[str, Any]:
 def _key(
     game: Game,
     rows: Rows,
+    outputs: Array,
     given: Labels | None,
     recipe: Recipe,
     heads: tuple[str, ...],
     n_labels: int | None,
     seed: int,
 ) -> str:
-    """A hash of everything a fit depends on; a checkpoint is used only for the same."""
-    parts = hashlib.sha256(json.dumps([recipe.to_json(), heads, n_labels, seed, game.players.names]).encode())
-    for array in (rows.words, game.absent, game.base_values, *([] if given is None else [given.values])):
+    """A hash of everything a fit depends on, the model through its outputs; a checkpoint is used only for the same."""
+    settings = [recipe.to_json(), heads, n_labels, seed, game.players.names, game.model.output]
+    parts = hashlib.sha256(json.dumps(settings).encode())
+    arrays: list[Any] = [rows.words, outputs, game.absent, game.base_values, game.players.column_player]
+    if given is not None:
+        arrays += [given.values, given.outputs, game.rows(given.data).words]
+        if given.views is not None:
+            arrays += [given.views.rows, given.views.kept, given.views.values]
+    for array in arrays:
         parts.update(np.ascontiguousarray(array).tobytes())
     return parts.hexdigest()
 
@@ -180,19 +187,37 @@ def _label_set(network: ExplainerNetwork, matrix: Array, total: FloatArray, valu
 
 def _view_set(
     network: ExplainerNetwork, game: Game, matrix: Array, views: Views, training_rows: torch.Tensor
-) -> LabelSet:
-    """The free views of training rows; views of validation rows would give them away."""
+) -> LabelSet | None:
+    """The free views of training rows, if there are any; views of validation rows would give them away."""
     chosen = np.isin(views.rows, training_rows.numpy())
+    if not chosen.any():
+        return None
     present = game.players.columns(views.kept[chosen])
     masked = np.where(present, matrix[views.rows[chosen]], game.absent[0])
     return _label_set(network, masked, views.outputs[chosen] - game.base_values, views.values[chosen])
+
+
+def _pretraining_rows(
+    game: Game, rows: Rows, validation_words: npt.NDArray[np.uint64], most: int, seed: int
+) -> IntArray:
+    """The rows to pre-train on: a random part of a large table, and never a row that validates."""
+    if game.evaluations_per_value > 1:  # every value costs the whole background, so fewer rows are asked
+        most = min(most, max(500, most // game.evaluations_per_value))
+    allowed = np.flatnonzero(~np.isin(rows.words, validation_words))
+    if len(allowed) < 2:
+        raise InputError(
+            f"the table has {len(rows)} rows, too few beside the {len(validation_words)} that validate; give more"
+        )
+    if len(allowed) <= most:
+        return allowed
+    return np.sort(numpy_generator(seed, "pre-training rows").choice(allowed, size=most, replace=False))
 
 
 def _rough_labels(
     network: ExplainerNetwork,
     game: Game,
     data: Any,
-    index: npt.NDArray[np.int64],
+    index: IntArray,
     pairs: int,
     seed: int,
     checkpoint: Checkpoint,
@@ -211,13 +236,6 @@ def _rough_labels(
     total = labels.outputs.reshape(len(index), -1) - game.base_values
     values = labels.values.reshape(len(index), game.n_players, -1)
     return _label_set(network, game.rows(some).table.matrix, total, values), labels.evaluations
-
-
-def _some_rows(rows: Rows, most: int, seed: int) -> npt.NDArray[np.int64]:
-    """The rows to pre-train on: all, or a random part of a large table."""
-    if len(rows) <= most:
-        return np.arange(len(rows))
-    return np.sort(numpy_generator(seed, "pre-training rows").choice(len(rows), size=most, replace=False))
 
 
 class _Split:
@@ -241,7 +259,7 @@ def _fit_total_model(network: ExplainerNetwork, matrix: torch.Tensor, totals: to
             inputs = network.features(matrix[index])
         loss = (network.total_model(inputs) - target[index]).square().mean()
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
 
 

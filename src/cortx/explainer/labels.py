@@ -45,14 +45,23 @@ class Labels:
         return len(self.values)
 
 
-def given_labels(labels: Any, game: Game, rows: Rows) -> Labels:
+def given_labels(labels: Any, game: Game, rows: Rows, outputs_of_rows: Array) -> Labels:
     """Reads ``labels=``: an `Explanation` with its rows, or a pair (indices into the table, values)."""
+    outputs: Any
     if isinstance(labels, Explanation):
         if labels.data is None:
             raise InputError("labels= is an Explanation without its rows; give (indices, values) instead")
         if labels.feature_names != game.players.names:
             raise InputError(
                 f"the labels explain the players {labels.feature_names}, but the game has {game.players.names}"
+            )
+        if labels.method == "banzhaf":
+            raise InputError("the labels are Banzhaf values, which do not add up; fit on Shapley labels")
+        bases = np.asarray(labels.base_values).reshape(len(labels), -1)
+        if bases.shape[1] != game.n_outputs or not np.allclose(bases, game.base_values, rtol=1e-4, atol=1e-6):
+            raise InputError(
+                f"the labels belong to another game: their base value is {bases[:1].tolist()}, this game's "
+                f"{game.base_values.tolist()} (another model, output, class or reference)"
             )
         data, values, outputs = labels.data, labels.values, labels.outputs
         evaluations, seconds, source, views = labels.evaluations, labels.seconds, labels.method, labels.views
@@ -67,7 +76,7 @@ def given_labels(labels: Any, game: Game, rows: Rows) -> Labels:
         if len(index) and (index.min() < 0 or index.max() >= len(rows)):
             raise InputError(f"the label indices run from {index.min()} to {index.max()}, but X has {len(rows)} rows")
         # Imported rows keep the table's own kind, so that they can be read like any other rows.
-        data, outputs = take_rows(rows.data, index), None
+        data, outputs = take_rows(rows.data, index), outputs_of_rows[index]
         evaluations, seconds, source, views = 0, 0.0, "given", None
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 2:

@@ -109,7 +109,7 @@ class Game:
         self.model: Model = adapt(model, output)
         self.memory_budget = int(memory_budget)
         self.evaluations = 0
-        self._target = target
+        self._target = int(target) if isinstance(target, np.integer) else target
         self._groups = players
         self._categorical = tuple(categorical)
         self._frame = frame
@@ -128,11 +128,6 @@ class Game:
     def _use(self, absent: Table) -> None:
         self._schema, self._absent = absent.schema, absent.matrix
         self.__dict__.pop("players", None)  # their names follow the columns
-
-    @property
-    def bound(self) -> bool:
-        """False only while a "zero" game has not seen a table yet."""
-        return self._schema is not None
 
     @property
     def schema(self) -> Schema:
@@ -211,7 +206,8 @@ class Game:
 
     def outputs_of(self, table: Table) -> Array:
         """The model's outputs for a table, (rows, outputs), in chunks."""
-        parts = [self._predict(table.matrix[part], table.schema) for part in _slices(len(table), self._chunk)]
+        # Copies: a model that changes its input in place must not change ours.
+        parts = [self._predict(table.matrix[part].copy(), table.schema) for part in _slices(len(table), self._chunk)]
         return np.concatenate(parts)
 
     def values(self, rows: Rows, coalitions: BoolArray, *, distinct: bool = False) -> Array:
@@ -296,10 +292,10 @@ class Game:
 
     def _select(self, outputs: Array) -> Array:
         names, target = self.model.class_names, self._target
-        two_classes = self.model.output != "raw" or (names is not None and len(names) == 2)
+        of_classes = self.model.output != "raw" or (names is not None and len(names) == 2)
         if target is None:
-            return outputs[:, 1:] if outputs.shape[1] == 2 and two_classes and names is not None else outputs
-        if outputs.shape[1] == 1 and two_classes:  # one number stands for both
+            return outputs[:, 1:] if outputs.shape[1] == 2 and of_classes else outputs
+        if outputs.shape[1] == 1 and of_classes:  # one number stands for both classes
             other = 1 - outputs if self.model.output == "probability" else -outputs
             outputs = np.concatenate([other, outputs], axis=1)
         n = outputs.shape[1]

@@ -60,6 +60,8 @@ def _checked(values: Any, n_rows: int) -> Array:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ModelError(f"the model returned {type(values).__name__}, expected numbers ({error})") from error
+    if array.ndim == 0 and n_rows == 1:  # a model that squeezes
+        array = array.reshape(1)
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[0] != n_rows or array.shape[1] == 0:

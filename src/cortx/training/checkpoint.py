@@ -27,12 +27,14 @@ class Checkpoint:
         self.folder = None if folder is None else Path(folder)
         self.key = key
         self.every_seconds = every_seconds
+        self._stages: set[str] = set()
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, stage: str, tensors: Mapping[str, Tensor], **facts: Any) -> None:
         if self.folder is None:
             return
+        self._stages.add(stage)
         path = self.folder / f"{stage}.safetensors"
         temporary = path.with_suffix(f".tmp{os.getpid()}")
         metadata = {"cortx": json.dumps({"key": self.key, **facts})}
@@ -59,14 +61,16 @@ class Checkpoint:
                 f"the checkpoint {path} belongs to another fit (other data, model, labels, recipe or seed); "
                 "give another checkpoint folder, or delete this one"
             )
+        self._stages.add(stage)
         return tensors, facts
 
     def clear(self) -> None:
-        """Removes what this fit has kept, once the explainer is finished."""
+        """Removes what this fit has kept, once the explainer is finished, and nothing else."""
         if self.folder is None:
             return
-        for path in self.folder.glob("*.safetensors"):
-            path.unlink()
+        for stage in self._stages:
+            for path in [self.folder / f"{stage}.safetensors", *self.folder.glob(f"{stage}.tmp*")]:
+                path.unlink(missing_ok=True)
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -32,9 +31,10 @@ class TableFeatures(nn.Module):
     scale: Tensor
     farthest: Tensor
     missing: Tensor  # positions of the columns that may be NaN
-    hot_column: Tensor  # one-hot input k is 1 where column hot_column[k] equals hot_value[k]
-    hot_value: Tensor
-    reference: Tensor
+    known_column: Tensor  # category k is the value known_value[k] of column known_column[k]
+    known_value: Tensor
+    one_hot: Tensor  # whether categories are inputs
+    reference: Tensor  # what makes no difference in a column; infinity if everything does
 
     def __init__(self, state: dict[str, Tensor]) -> None:
         super().__init__()
@@ -43,15 +43,15 @@ class TableFeatures(nn.Module):
 
     @property
     def width(self) -> int:
-        return len(self.numbers) + len(self.missing) + len(self.hot_column)
+        return len(self.numbers) + len(self.missing) + (len(self.known_column) if self.one_hot else 0)
 
     def forward(self, codes: Tensor) -> Tensor:
         numbers = torch.nan_to_num((codes[:, self.numbers] - self.centre) / self.scale, nan=0.0)
         parts = [torch.minimum(torch.maximum(numbers, -self.farthest), self.farthest)]
         if len(self.missing):
             parts.append(torch.isnan(codes[:, self.missing]))
-        if len(self.hot_column):
-            parts.append(codes[:, self.hot_column] == self.hot_value)
+        if self.one_hot:
+            parts.append(codes[:, self.known_column] == self.known_value)
         return torch.cat([part.to(torch.float32) for part in parts], dim=1)
 
 
@@ -60,25 +60,25 @@ def differs(codes: Tensor, reference: Tensor) -> Tensor:
     return (codes != reference) & ~(torch.isnan(codes) & torch.isnan(reference))
 
 
-def fit_features(
-    matrix: Matrix, columns: tuple[Column, ...], reference: npt.NDArray[np.float64], config: FeatureConfig
-) -> TableFeatures:
-    """Learns the inputs from encoded training rows."""
+def fit_features(matrix: Matrix, columns: tuple[Column, ...], absent: Matrix, config: FeatureConfig) -> TableFeatures:
+    """Learns the inputs from encoded training rows; `absent` are the reference or background rows."""
+    everything = np.concatenate([matrix, absent])
     numeric = [j for j, column in enumerate(columns) if not column.categorical or config.raw]
+    missing = [j for j in range(len(columns)) if np.isnan(everything[:, j]).any()]
     centre, scale = np.zeros(len(numeric)), np.ones(len(numeric))
-    hot: list[tuple[int, float]] = []
-    missing = [j for j in numeric if np.isnan(matrix[:, j]).any() or np.isnan(reference[j])]
     for position, j in enumerate(numeric):
         present = matrix[~np.isnan(matrix[:, j]), j]
-        if config.raw or present.size == 0:
-            continue
-        centre[position] = present.mean()
-        scale[position] = present.std() or 1.0
-    if not config.raw:
-        for j, column in enumerate(columns):
-            if column.categorical:
-                values = np.unique(np.append(matrix[:, j], reference[j]))
-                hot += [(j, float(value)) for value in values[~np.isnan(values)]]
+        if present.size and not config.raw:
+            centre[position], scale[position] = present.mean(), present.std() or 1.0
+    known = [
+        (j, float(value))
+        for j, column in enumerate(columns)
+        if column.categorical
+        for value in np.unique(everything[~np.isnan(everything[:, j]), j])
+    ]
+    # A value that all absent rows share replaces nothing; where they differ, every value makes a difference.
+    constant = (absent == absent[0]).all(axis=0) | np.isnan(absent).all(axis=0)
+    reference = np.where(constant, absent[0], np.inf)
 
     def floats(items: Any) -> Tensor:
         return torch.tensor(np.asarray(items, dtype=np.float64))
@@ -92,9 +92,10 @@ def fit_features(
             "centre": floats(centre),
             "scale": floats(scale),
             "farthest": floats(np.inf if config.raw else FARTHEST),
-            "missing": places([] if config.raw else missing),
-            "hot_column": places([j for j, _ in hot]),
-            "hot_value": floats([value for _, value in hot]),
+            "missing": places(missing),
+            "known_column": places([j for j, _ in known]),
+            "known_value": floats([value for _, value in known]),
+            "one_hot": torch.tensor(not config.raw),
             "reference": floats(reference),
         }
     )
