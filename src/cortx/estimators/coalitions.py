@@ -20,10 +20,21 @@ CHUNK = 2**14
 
 def all_coalitions(n_players: int, chunk: int = CHUNK) -> Iterator[BoolArray]:
     """Every coalition but the empty and the full one, in chunks (k, players), in binary order."""
+    if 2**n_players <= CHUNK:
+        yield _enumerated(n_players)
+        return
     bits = np.arange(n_players)
     for start in range(1, 2**n_players - 1, chunk):
         codes = np.arange(start, min(start + chunk, 2**n_players - 1))
         yield ((codes[:, None] >> bits) & 1).astype(bool)
+
+
+@lru_cache(maxsize=16)
+def _enumerated(n_players: int) -> BoolArray:
+    codes = np.arange(1, 2**n_players - 1)
+    table = ((codes[:, None] >> np.arange(n_players)) & 1).astype(bool)
+    table.setflags(write=False)
+    return table
 
 
 @lru_cache(maxsize=16)

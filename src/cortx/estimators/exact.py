@@ -32,7 +32,7 @@ def enumerate_linear(block: Block, weights: Array) -> Array:
         size = coalitions.sum(axis=1)
         signed = np.where(coalitions, joins[size, None], -leaves[size, None])  # (k, n)
         values = block.values(coalitions, distinct=True)  # (rows, k, outputs)
-        result += np.einsum("kn,rko->rno", signed, values, optimize=True)
+        result += signed.T @ values
     return result
 
 
@@ -49,23 +49,25 @@ class Exact(Estimator):
 
     def estimate(self, block: Block, budget: int) -> Estimate:
         n = block.n_players
-        if block.n_views and 2**n <= CHUNK:
-            return _with_views(block)
+        if 2**n <= CHUNK:
+            return _by_potential(block)
         weights = np.array([1 / (n * comb(n - 1, size)) for size in range(n)])
         values = enumerate_linear(block, weights)
         return Estimate(values, np.zeros_like(values))
 
 
-def _with_views(block: Block) -> Estimate:
-    """The exact values, and those of random masked copies, from one enumeration."""
+def _by_potential(block: Block) -> Estimate:
+    """The exact values, and those of random masked copies if they are wanted, from one enumeration."""
     n, n_rows, n_outputs = block.n_players, len(block.rows), block.full.shape[1]
     values = np.zeros((n_rows, 2**n, n_outputs))  # v(S) - v(none) in binary order
     (coalitions,) = all_coalitions(n)
     values[:, 1:-1] = block.values(coalitions, distinct=True) - block.empty
     values[:, -1] = block.total
     summed = potential(values)
+    exact = subgame_shapley(summed, np.ones((n_rows, 1, n), dtype=bool))[:, 0]
+    if not block.n_views:
+        return Estimate(exact, np.zeros_like(exact))
     kept = block.uniforms(block.n_views * n, stream=0).reshape(n_rows, block.n_views, n) < VIEW_KEEP
     codes = (kept * (np.int64(1) << np.arange(n))).sum(axis=2)
-    exact = subgame_shapley(summed, np.ones((n_rows, 1, n), dtype=bool))[:, 0]
     views = BlockViews(kept, subgame_shapley(summed, kept), values[np.arange(n_rows)[:, None], codes] + block.empty)
     return Estimate(exact, np.zeros_like(exact), views)

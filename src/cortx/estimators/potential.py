@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 Array = npt.NDArray[np.float64]
 
@@ -16,17 +17,17 @@ Array = npt.NDArray[np.float64]
 def potential(values: Array) -> Array:
     """P(T) for every coalition T in binary order, from v(T) - v(none): both (rows, 2**n, outputs)."""
     rows, size, outputs = values.shape
-    result = values.copy()
     n_players = size.bit_length() - 1
+    result = torch.from_numpy(values).clone()  # torch, for all of its threads
+    members = np.bitwise_count(np.arange(size, dtype=np.uint64)).astype(np.float64)
     for i in range(n_players):  # dividends: subtract what smaller coalitions explain
-        halves = result.reshape(rows, size >> (i + 1), 2, 1 << i, outputs)
+        halves = result.view(rows, size >> (i + 1), 2, 1 << i, outputs)
         halves[:, :, 1] -= halves[:, :, 0]
-    members = np.arange(size, dtype=np.uint64)
-    result /= np.maximum(1, np.bitwise_count(members))[:, None]
+    result /= torch.from_numpy(np.maximum(1.0, members))[:, None]
     for i in range(n_players):
-        halves = result.reshape(rows, size >> (i + 1), 2, 1 << i, outputs)
+        halves = result.view(rows, size >> (i + 1), 2, 1 << i, outputs)
         halves[:, :, 1] += halves[:, :, 0]
-    return result
+    return result.numpy()
 
 
 def subgame_shapley(potential_: Array, kept: npt.NDArray[np.bool_]) -> Array:

@@ -223,7 +223,8 @@ class _Work:
             patterns = np.packbits(self.rows.active[index], axis=1)
             _, pattern, sizes = np.unique(patterns, axis=0, return_inverse=True, return_counts=True)
             groups = np.split(np.argsort(pattern.ravel(), kind="stable"), np.cumsum(sizes)[:-1])
-            row_bytes = min(spends, CHUNK) * 24 * n_outputs
+            # A few megabytes at a time: the transforms of a row's values then stay in the processor's cache.
+            row_bytes = min(spends, CHUNK) * 24 * n_outputs * max(1, self.game.memory_budget // (8 * 2**20))
         else:
             groups = [np.arange(len(index))]
             # For every coalition: its mask a few times over, sort keys, and the outputs.

@@ -258,7 +258,7 @@ class Game:
         rows = torch.from_numpy(matrix).to(device, dtype)[:, None, :]
         total: Array | None = None
         for absent in self.absent:
-            masked = torch.where(present, rows, torch.from_numpy(absent).to(device, dtype))
+            masked = _fill(present, rows, torch.from_numpy(absent).to(device, dtype))
             n, k, _ = masked.shape
             outputs = self._predict(masked.reshape(n * k, -1), schema).reshape(n, k, -1)
             total = outputs if total is None else total + outputs
@@ -369,6 +369,15 @@ def _reference_table(reference: Any, categorical: tuple[str | int, ...]) -> Tabl
     if len(table) == 1:
         return table
     return Table(reference_row(table), table.schema)
+
+
+def _fill(present: torch.Tensor, rows: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:
+    """Rows where present, absent elsewhere: (rows or 1, k, columns), (rows, 1, columns), (columns,)."""
+    if len(present) < len(rows) and bool(torch.isfinite(rows).all()) and bool(torch.isfinite(absent).all()):
+        # Coalitions that rows share: one product and a sum with zeros, exact, and twice as fast as a choice.
+        kept = present.to(rows.dtype)
+        return torch.addcmul((1 - kept) * absent, kept, rows)
+    return torch.where(present, rows, absent)
 
 
 def _slices(total: int, size: int) -> Iterator[slice]:

@@ -109,7 +109,10 @@ class TorchModel(Model):
         tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
         self.dtype = tensors[0].dtype if tensors else torch.float32
         self.device = tensors[0].device if tensors else torch.device("cpu")
-        self.chunk_rows = 4_096 if self.device.type == "cpu" else 262_144
+        # Rows for each pass through the module, as its caches like them, and for each masked batch, so that the
+        # work around the passes is done for many of them at once.
+        self.pass_rows = 4_096 if self.device.type == "cpu" else 262_144
+        self.chunk_rows = 16 * self.pass_rows if self.device.type == "cpu" else self.pass_rows
 
     def outputs(self, batch: torch.Tensor) -> torch.Tensor:
         training = [part for part in self.module.modules() if part.training]
@@ -117,9 +120,7 @@ class TorchModel(Model):
             self.module.eval()
         try:
             with torch.inference_mode():
-                logits = self.module(batch)
-                if not isinstance(logits, torch.Tensor):
-                    raise ModelError(f"the module returned {type(logits).__name__}, expected a tensor")
+                logits = self._passes(batch)
                 if self.output == "probability":
                     logits = probability_from_logits(logits)
                 elif self.output == "log-odds":
@@ -128,6 +129,18 @@ class TorchModel(Model):
         finally:
             for part in training:  # each as it was: a frozen layer inside a training module stays frozen
                 part.training = True
+
+    def _passes(self, batch: torch.Tensor) -> torch.Tensor:
+        parts = []
+        for start in range(0, len(batch), self.pass_rows):
+            part = batch[start : start + self.pass_rows]
+            logits = self.module(part)
+            if not isinstance(logits, torch.Tensor):
+                raise ModelError(f"the module returned {type(logits).__name__}, expected a tensor")
+            if logits.ndim == 0 and len(part) == 1:  # a module that squeezes
+                logits = logits.reshape(1)
+            parts.append(logits)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class CallableModel(Model):
