@@ -1,4 +1,4 @@
-"""Recipes: everything that can be set about the method, with the two that have names."""
+"""Recipes: everything that can be set about the method, with the three that have names."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def default_recipe() -> Recipe:
 
 
 def quick_recipe() -> Recipe:
-    """The default in small: half as wide, a third of the steps, for a first look in seconds."""
+    """The default in small: half as wide and with far fewer steps, for a first look in seconds."""
     return Recipe(
         name="quick",
         encoder=EncoderConfig(width=128, depth=2, latent=128),
