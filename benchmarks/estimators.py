@@ -19,9 +19,13 @@ from cortx.estimators.kernel_shap import KernelShap
 from cortx.estimators.permutation import Permutation
 from cortx.paper.census import load_census
 
-ROWS, SEEDS, BUDGETS = 1_000, (0, 1, 2), (65, 260, 1_300)
-# Mean squared errors per row that we mean not to exceed, in the order of BUDGETS.
-EXPECTED = {"kernel": (1.1e-4, 1.1e-5, 1.0e-6), "permutation": (1.4e-4, 2.1e-5, 4.1e-6)}
+ROWS, SEEDS = 1_000, (0, 1, 2)
+# Mean squared errors per row that we mean not to exceed, by the evaluations allowed. Permutations share coalitions,
+# which are paid for once: 340 allowed are about 260 spent.
+EXPECTED = {
+    "kernel": {65: 1.1e-4, 260: 1.1e-5, 1_300: 1.0e-6},
+    "permutation": {65: 1.4e-4, 260: 2.1e-5, 340: 2.1e-5, 1_300: 4.1e-6},
+}
 
 
 def main() -> None:
@@ -41,11 +45,11 @@ def main() -> None:
             "permutation, antithetic": Permutation(),
         }
         for name, estimator in methods.items():
-            for position, budget in enumerate(BUDGETS):
+            for budget, most in EXPECTED[name.partition(",")[0]].items():
                 labels = [cortx.shapley(game, some, estimator, budget=budget, seed=s, views=0) for s in SEEDS]
                 squared = [float(((label.values - truth) ** 2).sum(axis=1).mean()) for label in labels]
                 spent = np.mean([label.evaluations for label in labels]) / len(some)
-                expected = EXPECTED[name.partition(",")[0]][position] if output == "probability" else None
+                expected = most if output == "probability" else None
                 records.append(
                     record(
                         "estimators", f"{setting}, at most {budget} evaluations per row", name,

@@ -184,7 +184,11 @@ def test_xgboost_booster(objective: str) -> None:
             return 1 / (1 + np.exp(-margin))
         return np.exp(margin) / np.exp(margin).sum(axis=1, keepdims=True)
 
-    check(booster, probability, NUMERIC)
+    if classes:
+        check(booster, probability, NUMERIC, target="all")
+        check(booster, lambda frame: probability(frame)[:, 1], NUMERIC)  # two classes: the positive one
+    else:
+        check(booster, probability, NUMERIC)
     check(booster, lambda frame: booster.predict(xgboost.DMatrix(frame), output_margin=True), NUMERIC, output="raw")
 
 
