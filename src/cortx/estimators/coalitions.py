@@ -32,9 +32,7 @@ def all_coalitions(n_players: int, chunk: int = CHUNK) -> Iterator[BoolArray]:
 @lru_cache(maxsize=16)
 def _enumerated(n_players: int) -> BoolArray:
     codes = np.arange(1, 2**n_players - 1)
-    table = ((codes[:, None] >> np.arange(n_players)) & 1).astype(bool)
-    table.setflags(write=False)
-    return table
+    return ((codes[:, None] >> np.arange(n_players)) & 1).astype(bool)
 
 
 @lru_cache(maxsize=16)

@@ -2,10 +2,12 @@
 
 The copy that keeps the players T is the subgame v restricted to T. With the potential P of Hart and Mas-Colell
 (1989), the Shapley value of player i in every subgame is P(T) - P(T without i), and P is one Möbius and one zeta
-transform of v: n 2^n additions, no evaluation of the model.
+transform of v, without asking the model again.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,18 +18,31 @@ Array = npt.NDArray[np.float64]
 
 def potential(values: Array) -> Array:
     """P(T) for every coalition T in binary order, from v(T) - v(none): both (rows, 2**n, outputs)."""
-    rows, size, outputs = values.shape
+    size = values.shape[1]
     n_players = size.bit_length() - 1
-    result = torch.from_numpy(values).clone()  # torch, for all of its threads
     members = np.bitwise_count(np.arange(size, dtype=np.uint64)).astype(np.float64)
-    for i in range(n_players):  # dividends: subtract what smaller coalitions explain
-        halves = result.view(rows, size >> (i + 1), 2, 1 << i, outputs)
-        halves[:, :, 1] -= halves[:, :, 0]
-    result /= torch.from_numpy(np.maximum(1.0, members))[:, None]
-    for i in range(n_players):
-        halves = result.view(rows, size >> (i + 1), 2, 1 << i, outputs)
-        halves[:, :, 1] += halves[:, :, 0]
-    return result.numpy()
+    dividends = _transform(values, n_players, -1.0)  # what no smaller coalition explains
+    return _transform(dividends / np.maximum(1.0, members)[:, None], n_players, 1.0)
+
+
+def _transform(values: Array, n_players: int, sign: float) -> Array:
+    """Sums over subsets (sign 1), or their inverse (sign -1), as two matrix products: over low and over high bits."""
+    rows, size, outputs = values.shape
+    low = n_players // 2
+    grid = np.ascontiguousarray(values.transpose(0, 2, 1)).reshape(rows * outputs, size >> low, 1 << low)
+    # torch, whose threads are awake from the model; NumPy's would fight with them for the cores.
+    high_sums, low_sums = (torch.from_numpy(_subset_sums(n, sign)) for n in (n_players - low, low))
+    done = torch.matmul(torch.matmul(high_sums, torch.from_numpy(grid)), low_sums.t())
+    return done.numpy().reshape(rows, outputs, size).transpose(0, 2, 1)
+
+
+@lru_cache(maxsize=32)
+def _subset_sums(n_players: int, sign: float) -> Array:
+    """(2**n, 2**n): row T holds 1, or (-1)**(|T| - |S|), where S is inside T."""
+    matrix = np.ones((1, 1))
+    for _ in range(n_players):
+        matrix = np.kron(np.array([[1.0, 0.0], [sign, 1.0]]), matrix)
+    return matrix
 
 
 def subgame_shapley(potential_: Array, kept: npt.NDArray[np.bool_]) -> Array:
