@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -11,9 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError, need
+from cortx.reasons import (
+    Direction,
+    ReasonCodes,
+    backend_of,
+    certain_places,
+    find_reasons,
+    magnitude_band,
+    usable_backend,
+)
 
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
+BoolArray = npt.NDArray[np.bool_]
 Order = Literal["value", "magnitude"]
 
 
@@ -76,6 +86,15 @@ class Explanation:
     """What a ranking head said; `ranking` prefers it over the order of ``values``."""
     views: Views | None = field(default=None, repr=False)
     """Labels of masked copies that came free with these."""
+    lower_bounds: FloatArray | None = None
+    upper_bounds: FloatArray | None = None
+    """Bands that hold the true values of all players of a row at once; shaped like ``values``."""
+    error_bound: FloatArray | None = None
+    """A bound on the l2 distance between a row's values and the true ones; shaped like ``base_values``."""
+    confidence: float | None = None
+    """The level at which the bands and ``error_bound`` hold."""
+    refined: BoolArray | None = None
+    """The rows that were refined with the model, (rows,)."""
 
     def __post_init__(self) -> None:
         if self.values.ndim not in (2, 3):
@@ -101,6 +120,27 @@ class Explanation:
             raise InputError(
                 f"predicted_ranking must have shape {self.values.shape}, got {self.predicted_ranking.shape}"
             )
+        self._check_bounds(expected)
+
+    def _check_bounds(self, per_row: tuple[int, ...]) -> None:
+        shapes = {"lower_bounds": self.shape, "upper_bounds": self.shape, "error_bound": per_row}
+        for name, shape in (shapes | {"refined": self.shape[:1]}).items():
+            given = getattr(self, name)
+            if given is not None and given.shape != shape:
+                raise InputError(f"{name} must have shape {shape}, got {given.shape}")
+        if (self.lower_bounds is None) != (self.upper_bounds is None):
+            given, absent = ("upper", "lower") if self.lower_bounds is None else ("lower", "upper")
+            raise InputError(f"{given}_bounds came without {absent}_bounds; give both")
+        if self.lower_bounds is not None and self.upper_bounds is not None:
+            crossed = np.argwhere(self.lower_bounds > self.upper_bounds)
+            if len(crossed):
+                row, player = crossed[0, :2]
+                name = self.feature_names[player]
+                raise InputError(f"lower_bounds must not exceed upper_bounds; they do in row {row} for {name!r}")
+        if self.refined is not None and self.refined.dtype != bool:
+            raise InputError(f"refined must be True or False for each row, got dtype {self.refined.dtype}")
+        if self.confidence is not None and not 0 < self.confidence <= 1:
+            raise InputError(f"confidence must be above 0 and at most 1, got {self.confidence}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -126,6 +166,66 @@ class Explanation:
         if by == "value":
             return self.ranking[:, :k]
         return np.argsort(-np.abs(self.values), axis=1, kind="stable")[:, :k]
+
+    @cached_property
+    def stable_ranks(self) -> BoolArray:
+        """Where `ranking` is certain, shaped like it; see `stable`."""
+        return self.stable()
+
+    def stable(self, by: Order = "value") -> BoolArray:
+        """Where the bands make an order certain: of `ranking`, or of all players by ``"magnitude"`` as in `top`.
+
+        True at a position when all players before its player lie above it and all after it below, whatever the true
+        values inside the bands; (rows, positions) or (rows, positions, outputs). Bands that are one and the same
+        point are an exact tie and do not make each other uncertain.
+        """
+        order = self.top(max(1, self.shape[1]), by)
+        lower, upper = self._bands("stable()")
+        return certain_places(order, *(magnitude_band(lower, upper) if by == "magnitude" else (lower, upper)))
+
+    def reason_codes(
+        self,
+        k: int = 4,
+        exclude: Iterable[str] = (),
+        direction: Direction = "both",
+        output: int | str | None = None,
+    ) -> ReasonCodes:
+        """The k strongest reasons of each row: features that raise the output (``"up"``), lower it, or either.
+
+        Features named in `exclude` are never named, not even in a remark on ties; features with an attribution of
+        exactly zero are no reasons. Several outputs need `output`, a name or a position.
+        """
+        named: str | int | None = None
+        each: Any = np.s_[:]
+        if self.values.ndim == 2:
+            _refuse_output(output)
+        else:
+            names = self._outputs_by_name()
+            if output is None:
+                raise InputError(
+                    f"this explanation has {len(names)} outputs; choose one with output=: {', '.join(names)}"
+                )
+            position = _position(output, names)
+            named, each = names[position] if self.output_names else position, np.s_[..., position]
+        bands = None
+        if self.lower_bounds is not None and self.upper_bounds is not None:
+            bands = self.lower_bounds[each], self.upper_bounds[each]
+        return find_reasons(
+            self.values[each],
+            self.feature_names,
+            data=self.data,
+            bands=bands,
+            confidence=self.confidence,
+            output=named,
+            k=k,
+            exclude=exclude,
+            direction=direction,
+        )
+
+    def _bands(self, what: str) -> tuple[FloatArray, FloatArray]:
+        if self.lower_bounds is None or self.upper_bounds is None:
+            raise InputError(f"{what} needs bounds, and this explanation has none; explain with confidence=...")
+        return self.lower_bounds, self.upper_bounds
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
@@ -155,33 +255,47 @@ class Explanation:
             outputs=pick(self.outputs),
             predicted_ranking=pick(self.predicted_ranking),
             views=None if self.views is None else self.views.of_rows(index),
+            lower_bounds=pick(self.lower_bounds),
+            upper_bounds=pick(self.upper_bounds),
+            error_bound=pick(self.error_bound),
+            refined=pick(self.refined),
             evaluations=round(self.evaluations * len(index) / max(1, len(self))),
             seconds=self.seconds * len(index) / max(1, len(self)),
         )
 
-    def to_frame(self, output: int | str | None = None) -> Any:
+    def to_frame(self, output: int | str | None = None, bounds: bool = False) -> Any:
         """A frame of the kind the rows came in (pandas otherwise): one column a player, plus ``base_value``.
 
         Several outputs give one column for each player and output, named ``player:output``; `output` picks one.
+        With `bounds` come ``player (lower)`` and ``player (upper)``, and ``error_bound`` where it is known.
         """
         columns: dict[str, FloatArray] = {}
         if self.values.ndim == 2:
-            if output is not None:
-                raise InputError("this explanation has one output; leave output= out")
-            columns.update({name: self.values[:, j] for j, name in enumerate(self.feature_names)})
-            columns[self._base_name()] = self.base_values
+            _refuse_output(output)
+            columns |= self._columns(np.s_[:], bounds)
         else:
-            names = self.output_names or tuple(str(k) for k in range(self.values.shape[2]))
-            chosen = range(len(names)) if output is None else [_position(output, names)]
-            for k in chosen:
+            names = self._outputs_by_name()
+            for k in range(len(names)) if output is None else [_position(output, names)]:
                 suffix = f":{names[k]}" if output is None else ""
-                for j, name in enumerate(self.feature_names):
-                    columns[f"{name}{suffix}"] = self.values[:, j, k]
-                columns[f"{self._base_name()}{suffix}"] = self.base_values[:, k]
+                columns |= {f"{name}{suffix}": c for name, c in self._columns(np.s_[..., k], bounds).items()}
         return _build_frame(columns, like=self.data)
 
-    def _base_name(self) -> str:
-        return "base_value" if "base_value" not in self.feature_names else "base_value (of the explanation)"
+    def _columns(self, each: Any, bounds: bool) -> dict[str, FloatArray]:
+        """The columns of one output, which `each` picks from the last axis."""
+        values = self.values[each]
+        columns: dict[str, FloatArray] = {name: values[:, j] for j, name in enumerate(self.feature_names)}
+        more = {"base_value": self.base_values[each]}
+        if bounds:
+            lower, upper = (ends[each] for ends in self._bands("to_frame(bounds=True)"))
+            for j, name in enumerate(self.feature_names):
+                more |= {f"{name} (lower)": lower[:, j], f"{name} (upper)": upper[:, j]}
+            if self.error_bound is not None:
+                more["error_bound"] = self.error_bound[each]
+        taken = set(columns)
+        return columns | {f"{n} (of the explanation)" if n in taken else n: column for n, column in more.items()}
+
+    def _outputs_by_name(self) -> tuple[str, ...]:
+        return self.output_names or tuple(str(k) for k in range(self.values.shape[2]))
 
     def player_data(self) -> Any:
         """The rows' values in the order of the players, (rows, players); None where players are groups of columns."""
@@ -212,6 +326,11 @@ class Explanation:
         )
 
 
+def _refuse_output(output: int | str | None) -> None:
+    if output is not None:
+        raise InputError("this explanation has one output; leave output= out")
+
+
 def _position(output: int | str, names: tuple[str, ...]) -> int:
     if isinstance(output, str):
         if output not in names:
@@ -237,16 +356,8 @@ def take_rows(data: Any, index: Any) -> Any:
 def _build_frame(columns: dict[str, FloatArray], like: Any) -> Any:
     import narwhals as nw
 
-    if like is not None and not isinstance(like, np.ndarray):
-        backend = nw.from_native(like, eager_only=True).implementation
-        frame = nw.from_dict(columns, backend=backend).to_native()
-        if backend.is_pandas():
-            frame.index = like.index
-        return frame
-    for backend_name in ("pandas", "polars", "pyarrow"):
-        try:
-            __import__(backend_name)
-        except ImportError:
-            continue
-        return nw.from_dict(columns, backend=backend_name).to_native()
-    raise need("pandas (or polars, or pyarrow)", "to_frame()", "tables")
+    backend = backend_of(like)
+    frame = nw.from_dict(columns, backend=backend or usable_backend("to_frame()")).to_native()
+    if backend is not None and backend.is_pandas():
+        frame.index = like.index
+    return frame

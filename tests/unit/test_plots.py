@@ -22,12 +22,19 @@ RECORDS = [
     {"method": "ours", "l2": 0.002, "microseconds": 3.0},
 ]
 
+CURVE = [{"labels": n, "evaluations": 5_000 + 130 * n, "l2": 0.9 / n**0.5} for n in (200, 400, 600, 1_200, 6_000)]
+
 
 def explain(rows: int = 30, players: int = 5, **more: Any) -> Explanation:
     generator = np.random.default_rng(0)
     values = generator.normal(size=(rows, players))
     names = tuple(f"x{j}" for j in range(players))
     return Explanation(values, np.full(rows, 0.5), names, **more)
+
+
+def banded(width: float = 0.2, **more: Any) -> Explanation:
+    values = explain().values
+    return explain(lower_bounds=values - width, upper_bounds=values + width, **more)
 
 
 def texts(figure: Any) -> list[str]:
@@ -62,6 +69,9 @@ def assert_picture(path: Path) -> None:
         lambda path: plots.agreement(np.ones((1, 2)), np.ones((1, 2)), path=path),
         lambda path: plots.comparison(RECORDS, highlight="ours", title="Census", path=path),
         lambda path: plots.comparison(RECORDS[:1], path=path),
+        lambda path: plots.waterfall(banded(3.0, confidence=0.9), path=path),
+        lambda path: plots.learning_curve(CURVE, target=0.02, title="Census", path=path),
+        lambda path: plots.learning_curve(CURVE[:1], path=path),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -147,6 +157,91 @@ def test_labels_do_not_leave_the_waterfall() -> None:
             assert extent.x1 <= frame.x1
 
 
+def whiskers_of(axes: Any) -> list[list[float]]:
+    """The ends of the horizontal lines on bars, from the lowest bar up."""
+    lines = [line.get_xydata() for line in axes.lines]
+    found = [line for line in lines if len(line) == 2 and line[0, 1] == line[1, 1] and line[0, 1] % 1 == 0]
+    return [line[:, 0].tolist() for line in sorted(found, key=lambda line: float(line[0, 1]))]
+
+
+def test_waterfall_shows_the_bands() -> None:
+    values = np.array([[0.25, -1.0, 0.5]])
+    explanation = Explanation(
+        values,
+        np.array([2.0]),
+        ("a", "b", "c"),
+        lower_bounds=np.array([[0.25, -1.5, 0.0]]),
+        upper_bounds=np.array([[0.25, -0.75, 2.0]]),
+        confidence=0.9,
+    )
+    figure = plots.waterfall(explanation)
+    axes = figure.axes[0]
+    # From the bottom: a is exact, c starts at 2.25, b at 2.75.
+    assert whiskers_of(axes) == [[2.25, 4.25], [1.25, 2.0]]
+    assert axes.get_xlim()[0] < 1.25 < 4.25 < axes.get_xlim()[1]
+    assert "with 90% confidence" in axes.get_xlabel()
+    joined = plots.waterfall(explanation, max_players=2).axes[0]
+    assert len(whiskers_of(joined)) == 1
+    assert whiskers_of(plots.waterfall(explain()).axes[0]) == []
+    assert "whisker" not in plots.waterfall(explain()).axes[0].get_xlabel()
+
+
+def test_bands_without_ends_are_not_drawn() -> None:
+    explanation = Explanation(
+        np.ones((1, 2)),
+        np.zeros(1),
+        ("a", "b"),
+        lower_bounds=np.array([[-np.inf, 0.5]]),
+        upper_bounds=np.array([[2.0, 1.5]]),
+    )
+    axes = plots.waterfall(explanation).axes[0]
+    assert len(whiskers_of(axes)) == 1
+    assert "bands of the true values" in axes.get_xlabel()
+
+
+def test_labels_stand_clear_of_the_whiskers() -> None:
+    figure = plots.waterfall(banded(2.0, confidence=0.9))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    frame = axes.get_window_extent()
+    for label, (low, high) in zip(axes.texts, whiskers_of(axes), strict=True):
+        extent = label.get_window_extent()
+        start, end = axes.transData.transform([(low, 0), (high, 0)])[:, 0]
+        assert extent.x1 < start or extent.x0 > end
+        assert frame.x0 <= extent.x0
+        assert extent.x1 <= frame.x1
+
+
+def test_columns_may_be_named_by_numbers() -> None:
+    pd = pytest.importorskip("pandas")
+    data = pd.DataFrame([[3.0, 7.0]], columns=[4, 5])
+    explanation = Explanation(np.ones((1, 2)), np.zeros(1), ("5", "4"), data=data)
+    assert {"5 = 7", "4 = 3"} <= set(texts(plots.waterfall(explanation)))
+
+
+def test_learning_curve_draws_error_against_evaluations() -> None:
+    figure = plots.learning_curve(CURVE[::-1], target=0.02)
+    axes = figure.axes[0]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    line = axes.lines[0].get_xydata()
+    np.testing.assert_allclose(line, [[point["evaluations"], point["l2"]] for point in CURVE])
+    shown = set(texts(figure))
+    assert {"200 labels", "6,000", "target 0.02", "50,000", "model evaluations (log scale)"} <= shown
+    assert "l2 from 0.0636 to 0.0116 with 785,000 evaluations" in shown
+    low, high = axes.get_ylim()
+    assert low < CURVE[-1]["l2"] < CURVE[0]["l2"] < high
+
+
+def test_learning_curve_labels_do_not_overlap() -> None:
+    many = [{"labels": 10 * n, "evaluations": 1_000 * n, "l2": 1 / n} for n in range(1, 60)]
+    figure = plots.learning_curve(many)
+    figure.draw_without_rendering()
+    extents = [label.get_window_extent() for label in figure.axes[0].texts]
+    assert len(extents) >= 5
+    for i, first in enumerate(extents):
+        assert not any(first.overlaps(second) for second in extents[i + 1 :])
+
+
 def test_one_of_several_outputs() -> None:
     values = np.stack([np.zeros((4, 3)), np.ones((4, 3))], axis=2)
     names = ("no", "yes")
@@ -200,6 +295,7 @@ def test_names_are_never_formulas(tmp_path: Path) -> None:
     plots.waterfall(explanation, path=tmp_path / "a.png")
     plots.summary(explanation, path=tmp_path / "b.png")
     plots.comparison([{"method": "$^$", "l2": 1, "microseconds": 1}], title="$_$", path=tmp_path / "c.png")
+    plots.learning_curve(CURVE, title="$_$", path=tmp_path / "d.png")
 
 
 @pytest.mark.parametrize(
@@ -218,6 +314,15 @@ def test_names_are_never_formulas(tmp_path: Path) -> None:
         (lambda: plots.comparison([{"method": "a", "l2": 1.0}]), "record 0 lacks microseconds"),
         (lambda: plots.comparison([{"method": "a", "l2": -1.0, "microseconds": 1}]), "'a' has -1.0"),
         (lambda: plots.comparison([{"method": "a", "l2": "?", "microseconds": 1}]), "l2 must be a number"),
+        (lambda: plots.learning_curve([]), "curve is empty"),
+        (lambda: plots.learning_curve([{"labels": 1, "l2": 1.0}]), "point 0 lacks evaluations; it has labels, l2"),
+        (
+            lambda: plots.learning_curve([CURVE[0] | {"l2": 0.0}]),
+            r"l2 must be above 0 on a log scale; point 0 has 0\.0",
+        ),
+        (lambda: plots.learning_curve([CURVE[0] | {"labels": "?"}]), "labels must be a number in every point"),
+        (lambda: plots.learning_curve(CURVE, target=-1.0), r"target must be a number above 0, got -1\.0"),
+        (lambda: plots.learning_curve(CURVE, path="picture.svg"), r"must end in \.png"),
         (lambda: plots.comparison(RECORDS, highlight="theirs"), "one of exact, kernel, ours"),
     ],
 )

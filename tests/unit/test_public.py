@@ -37,7 +37,7 @@ def test_the_public_names_are_pinned() -> None:
 
 
 def test_every_registered_name_loads() -> None:
-    assert sorted(ESTIMATORS) == ["banzhaf", "exact", "kernel", "permutation"]
+    assert sorted(ESTIMATORS) == ["amortized", "banzhaf", "exact", "kernel", "permutation"]
     assert all(ESTIMATORS[name].name == name for name in ESTIMATORS)
     assert sorted(HEADS) == ["attribution", "ranking"]
     assert all(HEADS[name] for name in HEADS)

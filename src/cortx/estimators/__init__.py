@@ -12,6 +12,7 @@ ESTIMATORS: Registry[Estimator] = Registry(
         "kernel": "cortx.estimators.kernel_shap:KernelShap",
         "permutation": "cortx.estimators.permutation:Permutation",
         "banzhaf": "cortx.estimators.banzhaf:Banzhaf",
+        "amortized": "cortx.estimators.amortized:Amortized",
     },
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,23 @@ from cortx.seeding import row_uniforms, stream_seed, uniforms_at
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+
+
+class Prior(NamedTuple):
+    """What is known of the values before any v(S): a guess and how far off it typically is (a standard deviation)."""
+
+    values: Array
+    """(rows, players, outputs)."""
+    scales: Array
+    """(rows, players, outputs), not negative."""
+
+
+@runtime_checkable
+class HasPrior(Protocol):
+    """Anything that guesses values from rows and the model's outputs for them, without evaluating the model."""
+
+    def prior(self, rows: Any, outputs: Array) -> tuple[Array, Array]:
+        """Values and scales, both (rows, players, outputs), for the caller's rows and their outputs (rows, outputs)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +47,8 @@ class Block:
     round: int = 0
     n_views: int = 0
     """Masked copies of every row whose labels are wanted too, if they cost nothing."""
+    prior: Prior | None = None
+    """Of the active players, (rows, n, outputs), where somebody gave one."""
 
     @property
     def n_players(self) -> int:
@@ -105,6 +124,8 @@ class Estimator(ABC):
     name: ClassVar[str]
     efficient: ClassVar[bool] = True
     """Whether the values of a row always add up to v(all) - v(none)."""
+    refines: bool = False
+    """Whether a further round, whose prior is the estimate so far, replaces it instead of being averaged with it."""
 
     @abstractmethod
     def least(self, n_players: int) -> int:

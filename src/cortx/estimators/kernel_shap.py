@@ -48,46 +48,64 @@ class KernelShap(Estimator):
         if enumerable(n, budget):
             return Exact().estimate(block, budget)
         n_pairs = budget // 2
-        expected = self._expected(n, n_pairs)
-        coalitions = _draw(block, expected, n_pairs)
-        values = block.values(np.concatenate([coalitions, ~coalitions], axis=1), distinct=True)
-        contrast = (values[:, :n_pairs] - values[:, n_pairs:]) / 2  # half of v(S) - v(complement)
-        # Regress on 1_S - s/n with phi = total/n + psi, psi adding up to zero: both sides of a pair at once.
+        expected = expected_pairs(n, n_pairs, self.weights)
+        coalitions = draw_pairs(block, expected, n_pairs)
+        design, target = paired(block, coalitions, distinct=True)
         size = coalitions.sum(axis=2)
-        centred = coalitions - size[..., None] / n
-        target = contrast + (0.5 - size / n)[..., None] * block.total[:, None, :]
-        sizes = np.arange(1, n // 2 + 1)
-        inclusion = expected / _population(n)
-        # w(S) / inclusion, in which the C(n,s) cancel; of the sets of half the players only one of two is drawn.
-        weight = np.where(2 * sizes == n, 0.5, 1.0) / (sizes * (n - sizes) * np.maximum(expected, 1e-300))
-        psi, errors = _regress(centred, target, weight[size - 1], inclusion[size - 1])
+        inclusion = expected / population(n)
+        psi, errors = _regress(design, target, pair_weights(n, expected)[size - 1], inclusion[size - 1])
         return Estimate(psi + block.total[:, None, :] / n, errors)
 
-    def _expected(self, n: int, n_pairs: int) -> Array:
-        """Expected pairs of each size, (sizes,), with inclusion probability min(1, c q) and c so that they add up."""
-        sizes = np.arange(1, n // 2 + 1)
-        population = _population(n)
-        mass = np.where(2 * sizes == n, 0.5, 1.0)  # leverage: 1 / C(n, s) for each pair
-        if self.weights == "kernel":
-            mass = mass / (sizes * (n - sizes))
-        expected = np.zeros(len(sizes))
-        open_ = np.ones(len(sizes), dtype=bool)
-        while True:
-            left = n_pairs - population[~open_].sum()
-            expected[open_] = left * mass[open_] / mass[open_].sum()
-            expected[~open_] = population[~open_]
-            full = open_ & (expected >= population)
-            if not full.any():
-                return expected
-            open_ &= ~full
+
+def paired(block: Block, coalitions: BoolArray, *, distinct: bool) -> tuple[Array, Array]:
+    """Evaluates pairs, (rows, pairs, n), for a regression of both sides at once.
+
+    With phi = total/n + psi, psi adding up to zero, target = design psi: the design c = 1_S - s/n, (rows, pairs, n),
+    and the target (v(S) - v(complement)) / 2 + (1/2 - s/n) total, (rows, pairs, outputs).
+    """
+    n, n_pairs = block.n_players, coalitions.shape[1]
+    values = block.values(np.concatenate([coalitions, ~coalitions], axis=1), distinct=distinct)
+    contrast = (values[:, :n_pairs] - values[:, n_pairs:]) / 2
+    share = coalitions.sum(axis=2) / n
+    return coalitions - share[..., None], contrast + (0.5 - share)[..., None] * block.total[:, None, :]
 
 
-def _population(n: int) -> Array:
+def pair_weights(n: int, expected: Array) -> Array:
+    """w(S) / inclusion for each size, (sizes,), in which the C(n,s) cancel."""
+    sizes = np.arange(1, n // 2 + 1)
+    # Of the sets of half the players only one of two is drawn.
+    weights: Array = np.where(2 * sizes == n, 0.5, 1.0) / (sizes * (n - sizes) * np.maximum(expected, 1e-300))
+    return weights
+
+
+def size_mass(n: int) -> Array:
+    """How often each size is drawn for leverage, (sizes,): 1 / C(n, s) for each pair."""
+    return np.where(2 * np.arange(1, n // 2 + 1) == n, 0.5, 1.0)
+
+
+def expected_pairs(n: int, n_pairs: int, weights: Literal["leverage", "kernel"]) -> Array:
+    """Expected pairs of each size, (sizes,), with inclusion probability min(1, c q) and c so that they add up."""
+    sizes, most, mass = np.arange(1, n // 2 + 1), population(n), size_mass(n)
+    if weights == "kernel":
+        mass = mass / (sizes * (n - sizes))
+    expected = np.zeros(len(sizes))
+    open_ = np.ones(len(sizes), dtype=bool)
+    while True:
+        left = n_pairs - most[~open_].sum()
+        expected[open_] = left * mass[open_] / mass[open_].sum()
+        expected[~open_] = most[~open_]
+        full = open_ & (expected >= most)
+        if not full.any():
+            return expected
+        open_ &= ~full
+
+
+def population(n: int) -> Array:
     """How many pairs there are of each size, (sizes,); beyond 1e300 it does not matter."""
     return np.array([float(min(pair_count(n, size), 10**300)) for size in range(1, n // 2 + 1)])
 
 
-def _draw(block: Block, expected: Array, n_pairs: int) -> BoolArray:
+def draw_pairs(block: Block, expected: Array, n_pairs: int) -> BoolArray:
     """Different coalitions for every row, (rows, pairs, n), in order of size: `expected` of each size on average."""
     n, n_rows = block.n_players, len(block.rows)
     counts = allocate(expected, block.uniforms(1, stream=0)[:, 0])
@@ -97,7 +115,7 @@ def _draw(block: Block, expected: Array, n_pairs: int) -> BoolArray:
     size_index = (slots[None, :, None] >= ends[:, None, :]).sum(axis=2)
     size = size_index + 1
     keys = block.uniforms(n_pairs * n, stream=1).reshape(n_rows, n_pairs, n)
-    coalitions = _with_first_half(random_subsets(keys, size))
+    coalitions = with_first_half(random_subsets(keys, size))
     listed = np.zeros(len(expected), dtype=bool)
     for j, most in enumerate(np.ceil(expected - 1e-9).astype(np.int64)):
         # Decided by the expectation, not by the rows at hand: a row's draws do not depend on its neighbours.
@@ -114,11 +132,11 @@ def _draw(block: Block, expected: Array, n_pairs: int) -> BoolArray:
         if len(row) == 0:
             break
         keys = block.uniforms_at(row, slot[:, None] * n + np.arange(n), stream=2 + len(expected) + attempt)
-        coalitions[row, slot] = _with_first_half(random_subsets(keys, size[row, slot]))
+        coalitions[row, slot] = with_first_half(random_subsets(keys, size[row, slot]))
     return coalitions
 
 
-def _with_first_half(coalitions: BoolArray) -> BoolArray:
+def with_first_half(coalitions: BoolArray) -> BoolArray:
     """Of the two halves that make a pair, the one with player 0 stands for it."""
     half = 2 * coalitions.sum(axis=-1) == coalitions.shape[-1]
     coalitions[half & ~coalitions[..., 0]] ^= True

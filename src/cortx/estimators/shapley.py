@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
 from cortx.estimators import ESTIMATORS, Block, Estimate, Estimator
-from cortx.estimators.block import MOST_PLAYERS, BlockViews, coalition_count, enumerable
+from cortx.estimators.amortized import Amortized
+from cortx.estimators.block import MOST_PLAYERS, BlockViews, HasPrior, Prior, coalition_count, enumerable
 from cortx.estimators.coalitions import CHUNK
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, Rows
@@ -39,6 +40,8 @@ def shapley(
     standard_error: float | None = None,
     views: int | None = None,
     seed: int = 0,
+    explainer: Any = None,
+    unbiased: bool = False,
     progress: bool | None = None,
 ) -> Explanation:
     """Shapley labels of rows.
@@ -46,9 +49,9 @@ def shapley(
     Parameters
     ----------
     method:
-        ``"exact"``, ``"kernel"``, ``"permutation"``, ``"banzhaf"`` (paper Eq. 1), an estimator object, or
-        ``"auto"``: exact for the rows whose budget covers all coalitions of the players that differ from the
-        reference, else kernel.
+        ``"exact"``, ``"kernel"``, ``"permutation"``, ``"banzhaf"`` (paper Eq. 1), ``"amortized"`` (kernel that starts
+        from the prediction of `explainer`), an estimator object, or ``"auto"``: exact for the rows whose budget
+        covers all coalitions of the players that differ from the reference, else kernel.
     budget:
         Model evaluations for each row, at most. Default: 2,048 for sampling methods (times the rows of a background),
         all of them for "exact".
@@ -59,6 +62,10 @@ def shapley(
         free, and `CoRTX.fit` learns a lot from them. Default: as many as 64 MiB hold, at most 256; 0 for none.
     seed:
         The draws of a row depend on this and on the row's own content: not on its place, its chunk or its neighbours.
+    explainer:
+        For "amortized": a fitted `CoRTX`, or any object with a method `prior(rows, outputs)` (`HasPrior`).
+    unbiased:
+        For "amortized": right on average whatever the explainer predicts, at the price of larger errors.
     """
     if not isinstance(game, Game):
         raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
@@ -66,7 +73,7 @@ def shapley(
         if number is not None and not isinstance(number, (int, np.integer)):
             raise InputError(f"{name} must be a whole number, got {number!r}")
     rows = game.rows(X)
-    estimator = _choose(method)
+    estimator = _choose(method, explainer, unbiased)
     if standard_error is not None and not standard_error > 0:
         raise InputError(f"standard_error must be positive, got {standard_error}")
     copies = game.evaluations_per_value
@@ -82,11 +89,12 @@ def shapley(
     values = np.zeros((len(rows), game.n_players, game.n_outputs))
     errors = np.zeros_like(values)
     full = game.full_values(rows)
+    prior = None if explainer is None else _ask(explainer, rows.data, full, game.n_players)
     if views is not None and views < 0:
         raise InputError(f"views must not be negative, got {views}")
     n_views = views_per_row(game, len(rows), views)
     with progress_bar(f"labels ({estimator.name})", len(rows), show=progress) as advance:
-        work = _Work(game, rows, full, estimator, seed, advance, n_views)
+        work = _Work(game, rows, full, estimator, seed, advance, n_views, prior)
         for n in np.unique(counts[counts > 0]):
             index = np.flatnonzero(counts == n)
             estimate = work.until(index, per_row, standard_error)
@@ -119,11 +127,36 @@ def views_per_row(game: Game, n_rows: int, wanted: int | None = None) -> int:
     return min(MOST_VIEWS, VIEWS_MEMORY // (bytes_each * n_rows))
 
 
-def _choose(method: str | Estimator) -> Estimator:
-    if isinstance(method, Estimator):
-        return method
+def _choose(method: str | Estimator, explainer: Any, unbiased: bool) -> Estimator:
     # KernelSHAP enumerates wherever its budget allows, row by row: that is what "auto" means.
-    return ESTIMATORS["kernel" if method == "auto" else method]()
+    name = "kernel" if method == "auto" else method
+    estimator = name if isinstance(name, Estimator) else ESTIMATORS[name]()
+    if not isinstance(estimator, Amortized):
+        if explainer is not None or unbiased:
+            argument = "unbiased=" if explainer is None else "explainer="
+            raise InputError(f"{argument} belongs to method='amortized'; got method={method!r}")
+        return estimator
+    if not isinstance(explainer, HasPrior):
+        raise InputError(
+            "method='amortized' needs explainer=: a fitted cortx.CoRTX, or an object with a method "
+            f"prior(rows, outputs); got {'none' if explainer is None else type(explainer).__qualname__}"
+        )
+    return Amortized(unbiased=True) if unbiased else estimator
+
+
+def _ask(explainer: HasPrior, data: Any, full: Array, n_players: int) -> Prior:
+    """What the explainer knows of all rows and players, checked."""
+    values, scales = (np.asarray(part, dtype=np.float64) for part in explainer.prior(data, full))
+    expected = (len(full), n_players, full.shape[1])
+    for name, part in (("values", values), ("scales", scales)):
+        if part.shape != expected:
+            raise InputError(
+                f"the explainer's prior {name} have shape {part.shape}, expected {expected}: rows, players, outputs; "
+                "was it fitted for another game?"
+            )
+        if not np.isfinite(part).all() or (name == "scales" and (part < 0).any()):
+            raise InputError(f"the explainer's prior {name} hold NaN, infinity or, as scales, negative numbers")
+    return Prior(values, scales)
 
 
 def _check(estimator: Estimator, most: int, per_row: int, budget: int, copies: int) -> None:
@@ -152,6 +185,7 @@ class _Work:
     seed: int
     advance: Advance
     n_views: int = 0
+    prior: Prior | None = None
     views: list[Views] = field(default_factory=list)
 
     @property
@@ -166,6 +200,13 @@ class _Work:
         """The active players of rows that have equally many of them, (rows, n)."""
         return np.nonzero(self.rows.active[index])[1].reshape(len(index), -1)
 
+    def prior_of(self, index: IntArray) -> Prior | None:
+        """The prior of their active players, (rows, n, outputs)."""
+        if self.prior is None:
+            return None
+        place = index[:, None], self.active(index)
+        return Prior(self.prior.values[place], self.prior.scales[place])
+
     def until(self, index: IntArray, budget: int, standard_error: float | None) -> Estimate:
         """One estimate with the whole budget, or rounds until the standard errors are small enough."""
         n = self.active(index[:1]).shape[1]
@@ -174,7 +215,7 @@ class _Work:
             values = (self.full[index] - self.game.base_values)[:, None, :]
             return Estimate(values, np.zeros_like(values))
         if standard_error is None or least >= coalition_count(n):
-            return self.estimate(index, budget, 0, self.advance)
+            return self.estimate(index, budget, 0, self.prior_of(index), self.advance)
         values = np.zeros((len(index), n, self.full.shape[1]))
         variance = np.zeros_like(values)
         waiting, spent, round_ = np.arange(len(index)), 0, 0
@@ -183,9 +224,12 @@ class _Work:
         while len(waiting):
             if enumerable(n, budget - spent) and 2 * ask >= coalition_count(n):
                 ask = coalition_count(n)
-            new = self.estimate(index[waiting], ask, round_)
+            prior = self.prior_of(index[waiting])
+            if prior is not None and round_ > 0:
+                prior = Prior(values[waiting], np.sqrt(variance[waiting]))
+            new = self.estimate(index[waiting], ask, round_, prior)
             # Independent rounds are averaged by what they cost; an enumeration makes the others needless.
-            share = 1.0 if enumerable(n, ask) else ask / (spent + ask)
+            share = 1.0 if enumerable(n, ask) or self.estimator.refines else ask / (spent + ask)
             values[waiting] = (1 - share) * values[waiting] + share * new.values
             variance[waiting] = (1 - share) ** 2 * variance[waiting] + share**2 * new.errors**2
             spent, round_ = spent + ask, round_ + 1
@@ -196,13 +240,18 @@ class _Work:
             waiting = waiting[~done]
         return Estimate(values, np.sqrt(variance))
 
-    def estimate(self, index: IntArray, budget: int, round_: int, advance: Advance | None = None) -> Estimate:
+    def estimate(
+        self, index: IntArray, budget: int, round_: int, prior: Prior | None, advance: Advance | None = None
+    ) -> Estimate:
         """The estimator on rows with equally many active players, in blocks that fit the memory budget."""
         parts = []
         for members in self._blocks(index, budget):
             rows = index[members]
             active = self.active(rows)
-            block = Block(self.game, self.rows.take(rows), active, self.full[rows], self.stream, round_, self.n_views)
+            block = Block(
+                self.game, self.rows.take(rows), active, self.full[rows], self.stream, round_, self.n_views,
+                None if prior is None else Prior(prior.values[members], prior.scales[members]),
+            )  # fmt: skip
             estimate = self.estimator.estimate(block, budget)
             parts.append((members, estimate))
             if estimate.views is not None:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from cortx.errors import ArtifactError, FingerprintError, InputError
+from cortx.explainer.calibration import Calibration
 from cortx.explainer.fit import Fitted
 from cortx.games import Game, GameSpec
 from cortx.games.players import Players
@@ -29,7 +30,7 @@ from cortx.version import __version__
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
 
-FORMAT, FORMAT_VERSION = "cortx-explainer", 1
+FORMAT, FORMAT_VERSION = "cortx-explainer", 2
 MANIFEST = "manifest.json"
 
 # The same model gives the same outputs up to float rounding; another one differs by far more of their spread.
@@ -104,6 +105,8 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         history=manifest["history"],
         probe=probe,
         probe_outputs=probe_outputs,
+        curve=manifest["learning_curve"],
+        calibration=_calibration(manifest, tensors),
     )
     game = None
     if model is not None:
@@ -123,6 +126,9 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
         "probe.rows": fitted.probe,
         "probe.outputs": fitted.probe_outputs,
     }
+    if fitted.calibration is not None:
+        arrays["calibration.rows"] = fitted.calibration.rows
+        arrays["calibration.bands"] = fitted.calibration.bands
     return {**tensors, **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}}
 
 
@@ -142,6 +148,8 @@ def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> di
         },
         "settings": {"heads": list(fitted.heads), "unseen": explainer.unseen, "seed": fitted.seed},
         "quality": fitted.quality,
+        "calibration": _calibration_facts(fitted.calibration),
+        "learning_curve": fitted.curve,
         "costs": fitted.costs,
         "recipe": fitted.recipe.to_json(),
         "history": fitted.history,
@@ -152,6 +160,32 @@ def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> di
             **{name: _version(name) for name in ("torch", "numpy", "safetensors")},
         },
     }
+
+
+def _calibration_facts(calibration: Calibration | None) -> dict[str, Any] | None:
+    """What people want to read of a calibration; its sorted scores lie with the weights."""
+    if calibration is None:
+        return None
+    return {
+        "rows": len(calibration),
+        "most_confident": calibration.most_confident,
+        "noise_risk": calibration.noise_risk,
+        "mean_l2": calibration.mean_l2.tolist(),
+        "evaluations": calibration.evaluations,
+    }
+
+
+def _calibration(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Calibration | None:
+    facts = manifest["calibration"]
+    if facts is None:
+        return None
+    return Calibration(
+        rows=tensors["calibration.rows"].numpy(),
+        bands=tensors["calibration.bands"].numpy(),
+        noise_risk=float(facts["noise_risk"]),
+        mean_l2=np.array(facts["mean_l2"], dtype=np.float64),
+        evaluations=int(facts["evaluations"]),
+    )
 
 
 def _version(name: str) -> str:

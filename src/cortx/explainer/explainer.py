@@ -12,13 +12,13 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError, NotFittedError
-from cortx.explainer.fit import Fitted, fit_explainer
+from cortx.explainer.fit import Fitted, Request, fit_explainer
+from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation
 from cortx.games import Game
 from cortx.tables import Table, plain, read_table
 from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
-from cortx.training.heads.attribution import AttributionHead
 from cortx.training.positives import Positives
 from cortx.training.recipe import Recipe, RecipeName, get_recipe
 
@@ -61,6 +61,7 @@ class CoRTX:
         self.seed = seed
         self._fitted: Fitted | None = None
         self._game: Game | None = None
+        self._store: LabelStore | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's tools expect them."""
@@ -79,6 +80,7 @@ class CoRTX:
         game: Game,
         X: Any,
         *,
+        budget: int | None = None,
         labels: Any = None,
         n_labels: int | None = None,
         checkpoint: str | Path | None = None,
@@ -88,12 +90,19 @@ class CoRTX:
 
         Parameters
         ----------
+        budget:
+            Model evaluations that the fit may spend, everything included: it decides what to label and how
+            precisely, says so before it spends (`cortx.plan`), keeps some labels aside for the bounds of
+            ``explain(confidence=...)``, and stops when more would not help (`learning_curve_`). By default 100 for
+            each row, between 500,000 and 5 million. Labels are kept: fitting again with a larger budget goes on.
         labels:
-            An `Explanation` (it carries its rows), or a pair: indices into X, and their values. Without it the fit
-            labels `n_labels` random rows itself (5% of the table, between 200 and 2,000); `costs_` tells the price.
+            Instead of a budget: an `Explanation` (it carries its rows), or a pair: indices into X, and their values.
+            All of them train or validate; `calibrate` with others gives bounds.
+        n_labels:
+            Instead of a budget: label so many random rows, again without bounds.
         checkpoint:
-            A folder in which the fit keeps its progress, removed when it is done. After a kill, the same call
-            goes on from there.
+            A folder in which the fit keeps its progress; after a kill, the same call goes on from there. Training is
+            removed from it when it is done; labels of a budget stay, and a larger budget starts from them.
         progress:
             Bars on stderr; by default only on a terminal.
         """
@@ -105,19 +114,28 @@ class CoRTX:
             _ = HEADS[name]
         if "attribution" not in heads or len(set(heads)) != len(heads):
             raise InputError(f"heads must hold 'attribution', and each head once, got {heads}")
-        fitted = fit_explainer(
-            game,
-            X,
-            labels,
-            recipe,
-            heads,
+        if sum(given is not None for given in (budget, labels, n_labels)) > 1:
+            raise InputError("budget=, labels= and n_labels= each say what to learn from; give one of them")
+        request = Request(
+            recipe=recipe,
+            heads=heads,
             n_labels=None if n_labels is None else int(n_labels),
+            budget=budget,
             seed=int(self.seed),
-            checkpoint_folder=checkpoint,
+            folder=None if checkpoint is None else Path(checkpoint),
             show=progress,
         )
-        self._attach(fitted, game)
+        self._attach(fit_explainer(game, X, labels, request, lambda: self._open_store(game, request)), game)
         return self
+
+    def _open_store(self, game: Game, request: Request) -> LabelStore:
+        """Labels of a folder, or those that this explainer has already paid for."""
+        if request.folder is not None:
+            return LabelStore.open(request.folder / "labels", game, request.seed)
+        if self._store is None or self._store.key != LabelStore.key_of(game, request.seed):
+            self._store = LabelStore.open(None, game, request.seed)
+        self._store.check_again()
+        return self._store
 
     def resolved_recipe(self) -> Recipe:
         """The recipe with this explainer's own choices in it."""
@@ -183,8 +201,6 @@ class CoRTX:
         known, evaluations = self._outputs(table, outputs)
         n_rows, single = len(table), len(spec.base_values) == 1
         network = self.fitted.network
-        head = network.head("attribution")
-        assert isinstance(head, AttributionHead)
         values = np.empty((n_rows, network.n_players, network.n_outputs))
         ranking = np.empty(values.shape, dtype=np.int64) if "ranking" in network.heads else None
         with torch.inference_mode():
@@ -197,7 +213,9 @@ class CoRTX:
                 else:
                     total = torch.from_numpy(known[part] - spec.base_values)
                     answer = network(codes, total.to(torch.float32))
-                    values[part] = exact_total(answer.values, total, head.sharers(network.active(codes))).numpy()
+                    values[part] = exact_total(
+                        answer.values, total, network.attribution.sharers(network.active(codes))
+                    ).numpy()
                 if ranking is not None and answer.ranking is not None:
                     ranking[part] = answer.ranking.numpy()
         every = (slice(None), slice(None), 0) if single else (slice(None),)

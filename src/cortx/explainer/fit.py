@@ -1,11 +1,14 @@
-"""The whole method on one screen: labels, encoder, heads."""
+"""The whole method on one screen: labels, network, bounds."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,25 +16,30 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cortx.errors import InputError
-from cortx.estimators.shapley import shapley
-from cortx.explainer.labels import Labels, given_labels, label_facts, make_labels, pack_labels, unpack_labels
-from cortx.explanation import Explanation, FloatArray, Views, take_rows
+from cortx.explainer.budget import Plan, make_plan
+from cortx.explainer.calibration import Calibration, calibrate
+from cortx.explainer.labels import Labels, given_labels, make_labels
+from cortx.explainer.learn import Learned, learn, trial
+from cortx.explainer.material import Material, PlannedLabels, cost, labels_as_given, rough_labels
+from cortx.explainer.store import LabelStore
+from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, GameSpec, Rows
 from cortx.metrics import l2_distance, rank_accuracy
-from cortx.seeding import numpy_generator, torch_generator
+from cortx.seeding import numpy_generator
 from cortx.tables import read_table
+from cortx.training.axioms import exact_total
 from cortx.training.checkpoint import Checkpoint
-from cortx.training.features import fit_features
-from cortx.training.finetune import LabelSet, finetune
+from cortx.training.finetune import LabelSet
 from cortx.training.network import ExplainerNetwork
-from cortx.training.pretrain import pretrain
 from cortx.training.recipe import Recipe
 
 Array = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 logger = logging.getLogger("cortx")
 N_PROBES = 32
+LEAST_GAIN = 0.05
+"""Labels are no longer bought once doubling them is likely to bring less than this share of the error."""
+LEAST_TO_STOP = 400
+"""With fewer training labels than this, more always help."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,224 +57,184 @@ class Fitted:
     probe: Array
     """Rows that mix the columns of training rows, (probes, columns): the model's outputs there are its fingerprint."""
     probe_outputs: Array
+    curve: list[dict[str, float]]
+    """Validation error by training labels and evaluations, as the budget was spent."""
+    calibration: Calibration | None
 
 
-def fit_explainer(
-    game: Game,
-    X: Any,
-    labels: Any,
-    recipe: Recipe,
-    heads: tuple[str, ...],
-    *,
-    n_labels: int | None,
-    seed: int,
-    checkpoint_folder: Any,
-    show: bool | None,
-) -> Fitted:
-    """Pre-trains the encoder on all rows, then the heads on the labelled ones."""
-    started, spent = perf_counter(), game.evaluations
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a fit was asked for."""
+
+    recipe: Recipe
+    heads: tuple[str, ...]
+    n_labels: int | None
+    budget: int | None
+    seed: int
+    folder: Path | None
+    show: bool | None
+
+
+def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store: Callable[[], LabelStore]) -> Fitted:
+    """Labels rows (or takes what is given), trains the network, and calibrates its bounds if labels were planned."""
     rows = game.rows(X)
-    outputs = game.full_values(rows)
-    given = None if labels is None else given_labels(labels, game, rows, outputs)
-    totals = torch.from_numpy(outputs - game.base_values)
-    costs: dict[str, Any] = {"outputs": _cost(game.evaluations - spent, perf_counter() - started, rows=len(rows))}
-
-    checkpoint = Checkpoint(checkpoint_folder, _key(game, rows, outputs, given, recipe, heads, n_labels, seed))
-    if given is None:
-        given = make_labels(game, rows, n_labels, seed=seed, checkpoint=checkpoint, show=show)
-    costs["labels"] = _cost(given.evaluations, given.seconds, rows=len(given), source=given.source)
-
-    # Labelled rows may hold categories that the table does not: the explainer knows the union.
-    labelled = read_table(given.data, schema=rows.table.schema, what="the labelled table")
-    both = np.concatenate([rows.table.matrix, labelled.matrix])
-    network = ExplainerNetwork(
-        fit_features(both, labelled.schema.columns, game.absent, recipe.features),
-        torch.from_numpy(game.players.column_player),
-        game.n_outputs,
-        encoder=recipe.encoder,
-        head=recipe.head,
-        heads=heads,
-        seed=seed,
+    curve: list[dict[str, float]] = []
+    if labels is None and request.n_labels is None:
+        plan = make_plan(game, rows, request.budget, request.recipe, request.seed)
+        logger.info(plan.describe())
+        material = _spend(game, rows, plan, open_store(), request, curve)
+        key = _key(game, rows, material.outputs, material.train, request)
+        checkpoint = Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
+    else:
+        material, checkpoint = _as_told(game, rows, labels, request)
+    learned = learn(
+        game, material, request.recipe, request.heads, seed=request.seed, checkpoint=checkpoint, show=request.show
     )
-    network.total_scale.copy_(totals.square().mean(dim=0).sqrt().clamp(min=1e-12))
-
-    split = _Split(len(given), recipe.validation_share, seed)
-    precise = _label_set(network, labelled.matrix, given.outputs - game.base_values, given.values)
-    train, validation = precise.take(split.train), precise.take(split.validation)
-    views = None if given.views is None else _view_set(network, game, labelled.matrix, given.views, split.train)
-    for name in heads:
-        network.head(name).set_scales(train.total, train.labels)
-
-    started = perf_counter()
-    some = _pretraining_rows(game, rows, labelled.row_words()[split.validation], recipe.pretrain.most_rows, seed)
-    rough, rough_evaluations = None, 0
-    if recipe.pretrain.rough_pairs and recipe.pretrain.steps:
-        rough, rough_evaluations = _rough_labels(
-            network, game, rows.data, some, recipe.pretrain.rough_pairs, seed, checkpoint, show
-        )
-    history: dict[str, list[float]] = {}
-    history["pretraining"], evaluations = pretrain(
-        network, game, rows.take(some), outputs[some], rough, recipe.pretrain,
-        seed=seed, checkpoint=checkpoint, show=show,
-    )  # fmt: skip
-    costs["pretraining"] = _cost(
-        rough_evaluations + evaluations, perf_counter() - started, rows=len(some), rough_labels=rough_evaluations
-    )
-
-    started = perf_counter()
-    for name in heads:
-        config = recipe.attribution if name == "attribution" else recipe.ranking
-        history[name] = finetune(
-            network, name, train, views, rough if name == "attribution" else None, validation, config,
-            seed=seed, checkpoint=checkpoint, show=show,
-        )  # fmt: skip
-    _fit_total_model(network, torch.from_numpy(rows.table.matrix), totals, seed)
-    costs["finetuning"] = _cost(0, perf_counter() - started, rows=len(train), validation_rows=len(validation))
+    calibration = None
+    if material.calibration is not None:
+        calibration = calibrate_network(learned.network, game, learned.schema, material.calibration)
+    costs = {**material.costs, **learned.costs}
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
-
-    network.eval().requires_grad_(False)
-    probe = _probe_rows(rows.table.matrix, seed)
+    quality = _quality(learned, game.players.names)
+    if curve:
+        curve.append(_point(len(material.train), costs["total_evaluations"], quality["l2"]))
+    probe = _probe_rows(rows.table.matrix, request.seed)
     fitted = Fitted(
-        network=network,
-        spec=game.spec(labelled.schema),
-        recipe=recipe,
-        heads=heads,
-        seed=seed,
+        network=learned.network,
+        spec=game.spec(learned.schema),
+        recipe=request.recipe,
+        heads=request.heads,
+        seed=request.seed,
         costs=costs,
-        quality=_quality(network, validation, game.players.names),
-        history=history,
+        quality=quality,
+        history=learned.history,
         probe=probe,
         probe_outputs=game.fingerprint(probe, rows.table.schema),
+        curve=curve,
+        calibration=calibration,
     )
     checkpoint.clear()
+    if request.folder is not None:
+        for old in request.folder.glob("training-*"):  # of fits that were killed and never finished
+            shutil.rmtree(old, ignore_errors=True)
     logger.info(
         "fitted: %s model evaluations in all, validation l2 %.3g (labels: %.3g)",
         f"{costs['total_evaluations']:,}",
-        fitted.quality["l2"],
-        fitted.quality["label_norm"],
+        quality["l2"],
+        quality["label_norm"],
     )
     return fitted
 
 
-def _cost(evaluations: int, seconds: float, **facts: Any) -> dict[str, Any]:
-    return {"evaluations": int(evaluations), "seconds": round(seconds, 3), **facts}
+def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels: Labels) -> Calibration:
+    """Bounds from labels that trained nothing."""
+    table = read_table(labels.data, schema=schema, what="the calibration table")
+    codes = torch.from_numpy(table.matrix)
+    total = torch.from_numpy(labels.outputs - game.base_values)
+    with torch.inference_mode():
+        answer = network(codes, total.to(torch.float32))
+        typical, typical_row = network.typical_errors(answer)
+        active = network.active(codes)
+        values = exact_total(answer.values, total, network.attribution.sharers(active))
+    errors = np.full_like(labels.values, np.nan) if labels.errors is None else labels.errors
+    return calibrate(
+        labels.values - values.numpy(),
+        errors,
+        typical.double().numpy(),
+        typical_row.double().numpy(),
+        network.attribution.sharers(active).numpy(),
+        labels.evaluations,
+    )
 
 
-def _key(
-    game: Game,
-    rows: Rows,
-    outputs: Array,
-    given: Labels | None,
-    recipe: Recipe,
-    heads: tuple[str, ...],
-    n_labels: int | None,
-    seed: int,
-) -> str:
+def _spend(
+    game: Game, rows: Rows, plan: Plan, store: LabelStore, request: Request, curve: list[dict[str, float]]
+) -> Material:
+    """Buys what the plan lists: validation and calibration first, then training labels until more would not help."""
+    planned = PlannedLabels(game, rows, plan, store, request.recipe, request.seed, request.show)
+    validation = planned.precise(plan.validation, "validation")
+    calibration = planned.precise(plan.calibration, "calibration")
+    count = len(plan.train)
+    steps = [count] if count < LEAST_TO_STOP else [count // 4, count // 2, count]
+    errors: list[Array] = []
+    for step in steps:
+        train = planned.train(step)
+        material = Material(rows, train, validation, *planned.unlabelled(train, validation))
+        material.noisy = plan.mode == "sample"
+        if step == count:
+            break
+        errors.append(trial(game, material, request.recipe, seed=request.seed, show=request.show))
+        spent = validation.evaluations + calibration.evaluations + train.evaluations + material.rough_evaluations
+        curve.append(_point(step, spent, float(errors[-1].mean())))
+        if len(errors) > 1 and not _worth_more(errors[-2], errors[-1]):
+            logger.info(
+                "stopped at %s of %s training labels: twice as many brought less than %.0f%% of the error",
+                f"{step:,}", f"{count:,}", 100 * LEAST_GAIN,
+            )  # fmt: skip
+            break
+    material.calibration = calibration
+    seen = len(train) + len(validation)
+    material.costs = {
+        "labels": cost(
+            train.evaluations + validation.evaluations,
+            train.seconds + validation.seconds,
+            rows=seen,
+            source=train.source,
+        ),
+        "calibration": cost(calibration.evaluations, calibration.seconds, rows=len(calibration)),
+    }
+    return material
+
+
+def _worth_more(before: Array, after: Array) -> bool:
+    """Whether twice the labels lowered the validation errors, (rows,), by a share that is worth the next doubling."""
+    ratio = after.mean() / max(before.mean(), 1e-300)
+    uncertainty = (after - ratio * before).std() / (before.mean() * np.sqrt(len(before)))
+    return bool(1 - ratio + uncertainty >= LEAST_GAIN)
+
+
+def _point(labels: int, evaluations: int, l2: float) -> dict[str, float]:
+    return {"labels": labels, "evaluations": evaluations, "l2": l2}
+
+
+def _as_told(game: Game, rows: Rows, labels: Any, request: Request) -> tuple[Material, Checkpoint]:
+    """Labels that the caller gives, or so many of our own."""
+    recipe, seed, show = request.recipe, request.seed, request.show
+    started, spent = perf_counter(), game.evaluations
+    outputs = game.full_values(rows)
+    given = None if labels is None else given_labels(labels, game, rows, outputs)
+    asked = cost(game.evaluations - spent, perf_counter() - started, rows=len(rows))
+    checkpoint = Checkpoint(request.folder, _key(game, rows, outputs, given, request))
+    if given is None:
+        given = make_labels(game, rows, request.n_labels, seed=seed, checkpoint=checkpoint, show=show)
+    material = labels_as_given(game, rows, outputs, given, recipe, seed)
+    material.costs = {"outputs": asked, **material.costs}
+    if recipe.pretrain.rough_pairs and recipe.pretrain.steps:
+        some = take_rows(rows.data, material.pretraining)
+        material.rough = rough_labels(game, some, recipe.pretrain.rough_pairs, seed, checkpoint, show)
+        material.rough_evaluations = material.rough.evaluations
+    return material, checkpoint
+
+
+def _key(game: Game, rows: Rows, outputs: Array, labels: Labels | None, request: Request) -> str:
     """A hash of everything a fit depends on, the model through its outputs; a checkpoint is used only for the same."""
-    settings = [recipe.to_json(), heads, n_labels, seed, game.players.names, game.model.output]
-    parts = hashlib.sha256(json.dumps(settings).encode())
+    settings = [request.recipe.to_json(), request.heads, request.n_labels, request.seed, game.players.names]
+    parts = hashlib.sha256(json.dumps([*settings, game.model.output]).encode())
     arrays: list[Any] = [rows.words, outputs, game.absent, game.base_values, game.players.column_player]
-    if given is not None:
-        arrays += [given.values, given.outputs, game.rows(given.data).words]
-        if given.views is not None:
-            arrays += [given.views.rows, given.views.kept, given.views.values]
+    if labels is not None:
+        arrays += [labels.values, labels.outputs, game.rows(labels.data).words]
+        if labels.views is not None:
+            arrays += [labels.views.rows, labels.views.kept, labels.views.values]
     for array in arrays:
         parts.update(np.ascontiguousarray(array).tobytes())
     return parts.hexdigest()
 
 
-def _label_set(network: ExplainerNetwork, matrix: Array, total: FloatArray, values: FloatArray) -> LabelSet:
-    codes = torch.from_numpy(matrix)
-    return LabelSet(
-        codes,
-        torch.from_numpy(total).to(torch.float32),
-        network.active(codes),
-        torch.from_numpy(values).to(torch.float32),
-    )
-
-
-def _view_set(
-    network: ExplainerNetwork, game: Game, matrix: Array, views: Views, training_rows: torch.Tensor
-) -> LabelSet | None:
-    """The free views of training rows, if there are any; views of validation rows would give them away."""
-    chosen = np.isin(views.rows, training_rows.numpy())
-    if not chosen.any():
-        return None
-    present = game.players.columns(views.kept[chosen])
-    masked = np.where(present, matrix[views.rows[chosen]], game.absent[0])
-    return _label_set(network, masked, views.outputs[chosen] - game.base_values, views.values[chosen])
-
-
-def _pretraining_rows(
-    game: Game, rows: Rows, validation_words: npt.NDArray[np.uint64], most: int, seed: int
-) -> IntArray:
-    """The rows to pre-train on: a random part of a large table, and never a row that validates."""
-    if game.evaluations_per_value > 1:  # every value costs the whole background, so fewer rows are asked
-        most = min(most, max(500, most // game.evaluations_per_value))
-    allowed = np.flatnonzero(~np.isin(rows.words, validation_words))
-    if len(allowed) < 2:
-        raise InputError(
-            f"the table has {len(rows)} rows, too few beside the {len(validation_words)} that validate; give more"
-        )
-    if len(allowed) <= most:
-        return allowed
-    return np.sort(numpy_generator(seed, "pre-training rows").choice(allowed, size=most, replace=False))
-
-
-def _rough_labels(
-    network: ExplainerNetwork,
-    game: Game,
-    data: Any,
-    index: IntArray,
-    pairs: int,
-    seed: int,
-    checkpoint: Checkpoint,
-    show: bool | None,
-) -> tuple[LabelSet, int]:
-    """A noisy but unbiased label for every row, from a few antithetic permutations, and what they cost."""
-    some = take_rows(data, index)
-    kept = checkpoint.load("rough")
-    if kept is None:
-        budget = game.evaluations_per_value * (2 * pairs * max(1, game.n_players - 1) + 1)
-        labels = shapley(game, some, "permutation", budget=budget, views=0, seed=seed, progress=show)
-        checkpoint.save("rough", pack_labels(labels), **label_facts(labels))
-    else:
-        labels = unpack_labels(*kept, game=game, data=some)
-    assert labels.outputs is not None
-    total = labels.outputs.reshape(len(index), -1) - game.base_values
-    values = labels.values.reshape(len(index), game.n_players, -1)
-    return _label_set(network, game.rows(some).table.matrix, total, values), labels.evaluations
-
-
-class _Split:
-    """A random part of the labels for validation, the rest for training."""
-
-    def __init__(self, n_labels: int, share: float, seed: int) -> None:
-        order = torch.from_numpy(numpy_generator(seed, "validation split").permutation(n_labels))
-        # A handful of rows chooses nothing: at least ten, but never more than a third.
-        n_validation = max(round(share * n_labels), min(10, n_labels // 3))
-        self.train, self.validation = order[n_validation:], order[:n_validation]
-
-
-def _fit_total_model(network: ExplainerNetwork, matrix: torch.Tensor, totals: torch.Tensor, seed: int) -> None:
-    """Learns f(x) - f(reference) from the inputs, for callers who explain without giving outputs or a model."""
-    optimizer = torch.optim.Adam(network.total_model.parameters(), lr=2e-3)
-    target = (totals / network.total_scale).to(torch.float32)
-    generator = torch_generator(seed, "total model")
-    for _ in range(1_000):
-        index = torch.randint(len(matrix), (min(512, len(matrix)),), generator=generator)
-        with torch.no_grad():
-            inputs = network.features(matrix[index])
-        loss = (network.total_model(inputs) - target[index]).square().mean()
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
-
-
 @torch.no_grad()
-def _quality(network: ExplainerNetwork, validation: LabelSet, names: tuple[str, ...]) -> dict[str, float]:
+def _quality(learned: Learned, names: tuple[str, ...]) -> dict[str, float]:
     """How close the explainer comes to the validation labels, which trained nothing but chose the epoch."""
-    answer = network(validation.codes, validation.total)
+    validation: LabelSet = learned.validation
+    answer = learned.network(validation.codes, validation.total)
     values, truth = answer.values.double().numpy(), validation.labels.double().numpy()
     quality = {
         "rows": float(len(truth)),

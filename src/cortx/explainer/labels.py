@@ -40,9 +40,41 @@ class Labels:
     source: str
     views: Views | None = None
     """Masked copies of these rows whose labels came free."""
+    errors: Array | None = None
+    """Standard errors of the values: zero where they are exact, NaN or None where nobody knows them."""
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @staticmethod
+    def of(labels: Explanation, game: Game) -> Labels:
+        """What an estimator gave."""
+        shape, errors = (len(labels), game.n_players, game.n_outputs), labels.error_std
+        assert labels.outputs is not None
+        return Labels(
+            data=labels.data,
+            values=np.asarray(labels.values, dtype=np.float64).reshape(shape),
+            outputs=np.asarray(labels.outputs, dtype=np.float64).reshape(len(labels), -1),
+            evaluations=labels.evaluations,
+            seconds=labels.seconds,
+            source=labels.method,
+            views=labels.views,
+            errors=None if errors is None else np.asarray(errors, dtype=np.float64).reshape(shape),
+        )
+
+    def take(self, index: npt.NDArray[np.int64]) -> Labels:
+        """Some of the labels, with their share of the cost."""
+        share = len(index) / max(1, len(self))
+        return replace(
+            self,
+            data=take_rows(self.data, index),
+            values=self.values[index],
+            outputs=self.outputs[index],
+            evaluations=round(self.evaluations * share),
+            seconds=self.seconds * share,
+            views=None if self.views is None else self.views.of_rows(index),
+            errors=None if self.errors is None else self.errors[index],
+        )
 
 
 def given_labels(labels: Any, game: Game, rows: Rows, outputs_of_rows: Array) -> Labels:
@@ -65,6 +97,7 @@ def given_labels(labels: Any, game: Game, rows: Rows, outputs_of_rows: Array) ->
             )
         data, values, outputs = labels.data, labels.values, labels.outputs
         evaluations, seconds, source, views = labels.evaluations, labels.seconds, labels.method, labels.views
+        errors = labels.error_std
     else:
         try:
             indices, values = labels
@@ -77,7 +110,7 @@ def given_labels(labels: Any, game: Game, rows: Rows, outputs_of_rows: Array) ->
             raise InputError(f"the label indices run from {index.min()} to {index.max()}, but X has {len(rows)} rows")
         # Imported rows keep the table's own kind, so that they can be read like any other rows.
         data, outputs = take_rows(rows.data, index), outputs_of_rows[index]
-        evaluations, seconds, source, views = 0, 0.0, "given", None
+        evaluations, seconds, source, views, errors = 0, 0.0, "given", None, None
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 2:
         array = array[..., None]
@@ -89,7 +122,9 @@ def given_labels(labels: Any, game: Game, rows: Rows, outputs_of_rows: Array) ->
     if outputs is None:
         outputs = game.full_values(game.rows(data))
     outputs = np.asarray(outputs, dtype=np.float64).reshape(len(array), game.n_outputs)
-    return _enough(Labels(data, array, outputs, evaluations, seconds, source, views))
+    if errors is not None:
+        errors = np.asarray(errors, dtype=np.float64).reshape(array.shape)
+    return _enough(Labels(data, array, outputs, evaluations, seconds, source, views, errors))
 
 
 def make_labels(
@@ -133,6 +168,7 @@ def make_labels(
         seconds=seconds,
         source="+".join(sorted({part.method for part in parts})),
         views=_joined_views(parts),
+        errors=np.concatenate([part.error_std for part in parts if part.error_std is not None]).reshape(shape),
     )
 
 
@@ -149,6 +185,8 @@ def pack_labels(labels: Explanation) -> dict[str, torch.Tensor]:
     """Labels as named tensors, for a checkpoint."""
     assert labels.outputs is not None
     arrays = {"values": labels.values, "outputs": labels.outputs}
+    if labels.error_std is not None:
+        arrays["errors"] = labels.error_std
     if labels.views is not None:
         arrays |= {f"views.{name}": getattr(labels.views, name) for name in ("rows", "kept", "values", "outputs")}
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
@@ -170,6 +208,7 @@ def unpack_labels(tensors: dict[str, torch.Tensor], facts: dict[str, Any], *, ga
         base_values=np.broadcast_to(game.base_values, (len(outputs), game.n_outputs)).reshape(outputs.shape),
         feature_names=game.players.names,
         data=data,
+        error_std=tensors["errors"].numpy() if "errors" in tensors else None,
         outputs=outputs,
         evaluations=int(facts["evaluations"]),
         seconds=float(facts["seconds"]),

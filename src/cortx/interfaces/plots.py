@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["agreement", "comparison", "summary", "waterfall"]
+__all__ = ["agreement", "comparison", "learning_curve", "summary", "waterfall"]
 
 Array = npt.NDArray[np.float64]
 
@@ -39,7 +39,8 @@ def waterfall(
     """One row's way from the base value (bottom) to the output (top), the strongest player last.
 
     Players beyond `max_players` are one bar of their sum. Labels carry the standard error where it is known and
-    not zero; a dotted line marks the model's own output where the attributions do not add up to it.
+    not zero, and thin whiskers the bands of the players shown; a dotted line marks the model's own output where the
+    attributions do not add up to it.
     """
     _check_count("max_players", max_players)
     if not -len(explanation) <= row < len(explanation):
@@ -54,11 +55,13 @@ def waterfall(
     labels = [names[j] for j in shown[::-1]]
     steps = [float(values[0, j]) for j in shown[::-1]]
     texts = [_signed(values[0, j], errors[j]) for j in shown[::-1]]
+    bands = _first_bands(chosen, k)[shown[::-1]]
     if len(rest):
         total = float(values[0, rest].sum())
         labels.insert(0, f"{len(rest)} others" if n_shown else f"all {len(rest)} players")
         steps.insert(0, total)
         texts.insert(0, _signed(total))
+        bands = np.concatenate([np.full((1, 2), np.nan), bands])
 
     base = float(base_values[0])
     ends = base + np.cumsum(steps)
@@ -70,11 +73,15 @@ def waterfall(
     for position in positions[:-1]:
         x = ends[position]
         axes.plot([x, x], [position - 0.31, position + 1.31], color=NEUTRAL, linewidth=0.8, zorder=2)
+    whiskers = starts[:, None] + bands  # (steps, 2)
+    upwards = np.array(steps) >= 0
+    outer = np.where(upwards, np.fmax(ends, whiskers[:, 1]), np.fmin(ends, whiskers[:, 0]))
+    _draw_whiskers(axes, whiskers)
     for position, step, text in zip(positions, steps, texts, strict=True):
         upward = step >= 0
         axes.annotate(
             text,
-            (ends[position], position),
+            (outer[position], position),
             xytext=(5 if upward else -5, 0),
             textcoords="offset points",
             ha="left" if upward else "right",
@@ -86,7 +93,7 @@ def waterfall(
         )
     axes.set_yticks(positions, labels=labels)
     axes.set_ylim(-0.75, len(steps) - 0.25)
-    reached = [base, *ends.tolist()]
+    reached = [base, *ends.tolist(), *whiskers[np.isfinite(whiskers)].tolist()]
     end_label = f"output = {_number(ends[-1])}"
     if chosen.outputs is not None:
         own = float(chosen.outputs.reshape(1, -1)[0, k])
@@ -96,9 +103,9 @@ def waterfall(
             reached.append(own)
     axes_width = WATERFALL_WIDTH - 0.3 - LETTER_WIDTH * max(map(len, labels))
     shares = np.array([LETTER_WIDTH * len(text) + 0.15 for text in texts]) / axes_width
-    axes.set_xlim(_limits_with_room(reached, ends, np.where(np.array(steps) >= 0, shares, -shares)))
+    axes.set_xlim(_limits_with_room(reached, outer, np.where(upwards, shares, -shares)))
     axes.axvline(base, color=NEUTRAL, linewidth=1.0, linestyle="--", zorder=1)
-    axes.set_xlabel(f"model output{_output_suffix(chosen, k)}")
+    axes.set_xlabel(f"model output{_output_suffix(chosen, k)}{_whisker_note(chosen, whiskers)}")
     axes.set_title(f"base value = {_number(base)} (dashed)   →   {end_label}", fontsize=10, color=INK)
     _tidy(axes, grid="x")
     return _finish(figure, path)
@@ -239,6 +246,59 @@ def comparison(
     return _finish(figure, path)
 
 
+def learning_curve(
+    curve: Sequence[Mapping[str, Any]],
+    target: float | None = None,
+    title: str | None = None,
+    path: str | Path | None = None,
+) -> Figure:
+    """How the error fell while model evaluations were spent, on log scales, with the number of labels at each point.
+
+    Each point holds ``labels``, ``evaluations`` and ``l2``, all above zero; `target` is a line at the error asked for.
+    """
+    labels, evaluations, errors = _read_curve(curve)
+    if target is not None and not (np.isfinite(target) and target > 0):
+        raise InputError(f"target must be a number above 0, got {target}")
+    figure = _new_figure("learning_curve()", (6.8, 4.2))
+    axes = figure.add_subplot()
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.plot(evaluations, errors, color=DOWN, linewidth=1.6, marker="o", markersize=5, zorder=3)
+    for i in _spread(np.log(evaluations), share=0.11):
+        axes.annotate(
+            f"{labels[i]:,}" if i else f"{labels[i]:,} labels",
+            (evaluations[i], errors[i]),
+            xytext=(3, 5),
+            textcoords="offset points",
+            fontsize=8.5,
+            color=INK,
+            zorder=4,
+        )
+    seen = errors if target is None else np.append(errors, target)
+    _log_axis(axes.xaxis, evaluations, room=(0.06, 0.12))
+    _log_axis(axes.yaxis, seen, room=(0.08, 0.12))
+    if target is not None:
+        axes.axhline(target, color=UP, linewidth=1.0, linestyle="--", zorder=2)
+        axes.annotate(
+            f"target {_number(target)}",
+            (1, target),
+            xycoords=("axes fraction", "data"),
+            xytext=(-3, 4),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8.5,
+            color=UP,
+        )
+    axes.set_xlabel("model evaluations (log scale)")
+    axes.set_ylabel("mean l2 error (log scale, less is better)")
+    first, last = _number(float(errors[0])), _number(float(errors[-1]))
+    fell = f"l2 = {last}" if len(errors) == 1 else f"l2 from {first} to {last}"
+    spent = f"{fell} with {int(evaluations[-1]):,} evaluations"
+    axes.set_title(spent if title is None else f"{_plain(title, longest=70)}\n{spent}", fontsize=10, color=INK)
+    _tidy(axes, grid="both")
+    return _finish(figure, path)
+
+
 # What the pictures read from an explanation --------------------------------------------------------------
 
 
@@ -275,6 +335,25 @@ def _errors(explanation: Explanation, k: int) -> Array:
     return np.asarray(explanation.error_std[0], dtype=np.float64).reshape(n_players, -1)[:, k]
 
 
+def _first_bands(explanation: Explanation, k: int) -> Array:
+    """The bands of the first row, (players, 2); NaN where they are not known or have no end."""
+    n_players = explanation.shape[1]
+    if explanation.lower_bounds is None or explanation.upper_bounds is None:
+        return np.full((n_players, 2), np.nan)
+    ends = [np.reshape(b[0], (n_players, -1))[:, k] for b in (explanation.lower_bounds, explanation.upper_bounds)]
+    bands = np.stack(ends, axis=1).astype(np.float64)
+    bands[~np.isfinite(bands).all(axis=1)] = np.nan
+    return bands
+
+
+def _whisker_note(explanation: Explanation, whiskers: Array) -> str:
+    if not np.isfinite(whiskers).any():
+        return ""
+    if explanation.confidence is None:
+        return "   (whiskers: bands of the true values)"
+    return f"   (whiskers hold the true values, all at once, with {100 * explanation.confidence:.4g}% confidence)"
+
+
 def _feature_column(explanation: Explanation, j: int) -> Any:
     """What the rows hold for player j, or None where it is not one column: a group of columns, or a picture."""
     data = explanation.data
@@ -294,7 +373,7 @@ def _feature_column(explanation: Explanation, j: int) -> Any:
         position = j
     else:
         return None
-    return frame[frame.columns[position]].to_numpy()
+    return frame.get_column(frame.columns[position]).to_numpy()
 
 
 def _named_with_values(explanation: Explanation) -> list[str]:
@@ -340,23 +419,48 @@ def _low_to_high(column: Any, n_rows: int) -> Array | None:
 def _read_records(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], Array, Array]:
     if len(records) == 0:
         raise InputError("records is empty; give at least one {'method': ..., 'l2': ..., 'microseconds': ...}")
-    for i, record in enumerate(records):
-        missing = [key for key in ("method", "l2", "microseconds") if key not in record]
-        if missing:
-            raise InputError(f"record {i} lacks {', '.join(missing)}; it has {', '.join(map(str, record))}")
+    _check_keys(records, "record", ("method", "l2", "microseconds"))
     methods = [str(record["method"]) for record in records]
     columns = []
     for key in ("l2", "microseconds"):
-        try:
-            numbers = np.array([float(record[key]) for record in records])
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{key} must be a number in every record") from error
+        numbers = _read_numbers(records, "record", key)
         bad = ~(np.isfinite(numbers) & (numbers >= 0))
         if bad.any():
             i = int(np.argmax(bad))
             raise InputError(f"{key} must be finite and not negative; {methods[i]!r} has {numbers[i]}")
         columns.append(numbers)
     return methods, columns[0], columns[1]
+
+
+def _read_curve(curve: Sequence[Mapping[str, Any]]) -> tuple[list[int], Array, Array]:
+    """The labels, evaluations and errors of the points, in the order of their evaluations."""
+    if len(curve) == 0:
+        raise InputError("curve is empty; give at least one {'labels': ..., 'evaluations': ..., 'l2': ...}")
+    keys = ("labels", "evaluations", "l2")
+    _check_keys(curve, "point", keys)
+    columns = [_read_numbers(curve, "point", key) for key in keys]
+    for key, numbers in zip(keys, columns, strict=True):
+        bad = ~(np.isfinite(numbers) & (numbers > 0))
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise InputError(f"{key} must be above 0 on a log scale; point {i} has {numbers[i]}, leave it out")
+    order = np.argsort(columns[1], kind="stable")
+    labels, evaluations, errors = (numbers[order] for numbers in columns)
+    return [round(count) for count in labels], evaluations, errors
+
+
+def _check_keys(records: Sequence[Mapping[str, Any]], what: str, keys: tuple[str, ...]) -> None:
+    for i, record in enumerate(records):
+        missing = [key for key in keys if key not in record]
+        if missing:
+            raise InputError(f"{what} {i} lacks {', '.join(missing)}; it has {', '.join(map(str, record))}")
+
+
+def _read_numbers(records: Sequence[Mapping[str, Any]], what: str, key: str) -> Array:
+    try:
+        return np.array([float(record[key]) for record in records])
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{key} must be a number in every {what}") from error
 
 
 def _check_count(name: str, count: int) -> None:
@@ -389,6 +493,40 @@ def _limits_with_room(reached: list[float], ends: Array, shares: Array) -> tuple
         beyond = ends + shares * (high - low)
         low, high = min(low, float(beyond.min())), max(high, float(beyond.max()))
     return low, high
+
+
+def _draw_whiskers(axes: Axes, whiskers: Array) -> None:
+    """A thin line with caps over each bar, from one end of its band to the other, (bars, 2)."""
+    for position, (low, high) in enumerate(whiskers):
+        if high > low:
+            axes.plot([low, high], [position, position], color=INK, linewidth=0.9, zorder=5)
+            for x in (low, high):
+                axes.plot([x, x], [position - 0.1, position + 0.1], color=INK, linewidth=0.9, zorder=5)
+
+
+def _spread(places: Array, share: float) -> list[int]:
+    """Some of ascending places, both ends among them, no two nearer than a share of the whole length."""
+    least = share * (places[-1] - places[0])
+    kept = [0]
+    for i in range(1, len(places) - 1):
+        if min(places[i] - places[kept[-1]], places[-1] - places[i]) >= least:
+            kept.append(i)
+    return kept if len(places) == 1 else [*kept, len(places) - 1]
+
+
+def _log_axis(axis: Any, numbers: Array, room: tuple[float, float]) -> None:
+    """Limits around numbers with room at both ends, and ticks with plain numbers, more of them over fewer decades."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = np.log10(numbers.min()), np.log10(numbers.max())
+    narrow = max(0.0, 0.3 - (high - low)) / 2
+    low, high = low - narrow, high + narrow
+    span = high - low
+    axis.set_view_interval(10 ** (low - room[0] * span), 10 ** (high + room[1] * span), ignore=True)
+    subs = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if span < 0.8 else (1.0, 2.0, 5.0) if span < 2 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda number, _: _number(number)))
+    axis.set_minor_locator(NullLocator())
 
 
 def _log_bars(axes: Axes, numbers: Array, colours: list[str]) -> None:

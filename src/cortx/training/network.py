@@ -8,18 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from cortx.seeding import torch_generator
+from cortx.training.difficulty import Difficulty
 from cortx.training.encoders import EncoderConfig, HeadConfig, make_network, mlp
 from cortx.training.features import TableFeatures, differs
 from cortx.training.heads import HEADS, Head
+from cortx.training.heads.attribution import AttributionHead
 from cortx.training.heads.ranking import RankingHead
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the network says of rows: values (rows, players, outputs), and a ranking if it has that head."""
+    """What the network says of rows: values (rows, players, outputs), and a ranking if it has that head.
+
+    `hidden` (rows, hidden) is the last hidden layer behind the values: what `Difficulty` looks at.
+    """
 
     values: Tensor
     ranking: Tensor | None
+    hidden: Tensor
 
 
 class ExplainerNetwork(nn.Module):
@@ -52,6 +58,7 @@ class ExplainerNetwork(nn.Module):
         for name in heads:
             generator = torch_generator(seed, "head", name)
             self.heads[name] = HEADS[name](encoder.latent, self.n_players, n_outputs, head, generator)
+        self.difficulty = Difficulty(self.attribution.n_hidden, self.n_players, n_outputs)
         self.total_model = mlp([features.width, 128, 128, n_outputs], torch_generator(seed, "total"))
 
     def active(self, codes: Tensor) -> Tensor:
@@ -77,9 +84,21 @@ class ExplainerNetwork(nn.Module):
         assert isinstance(head, Head)
         return head
 
+    @property
+    def attribution(self) -> AttributionHead:
+        head = self.heads["attribution"]
+        assert isinstance(head, AttributionHead)
+        return head
+
     def forward(self, codes: Tensor, total: Tensor) -> Answer:
         latent, active = self.latent(codes), self.active(codes)
-        values = self.head("attribution")(latent, total, active)
+        hidden = self.attribution.hidden(latent, total)
+        values = self.attribution.settle(hidden, total, active)
         if "ranking" not in self.heads:
-            return Answer(values, None)
-        return Answer(values, RankingHead.ranking(self.head("ranking")(latent, total, active)))
+            return Answer(values, None, hidden)
+        return Answer(values, RankingHead.ranking(self.head("ranking")(latent, total, active)), hidden)
+
+    def typical_errors(self, answer: Answer) -> tuple[Tensor, Tensor]:
+        """How far off the answer usually is: its values (rows, players, outputs), and a row's l2 (rows, outputs)."""
+        errors: tuple[Tensor, Tensor] = self.difficulty(answer.hidden, answer.values, self.attribution.label_scale)
+        return errors

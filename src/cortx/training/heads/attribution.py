@@ -20,20 +20,25 @@ class AttributionHead(Head):
     def n_logits(n_players: int) -> int:
         return n_players
 
-    def scores(self, latent: Tensor, total: Tensor) -> Tensor:
-        """Before any axiom."""
-        return self.logits(latent, total).view(-1, self.n_players, self.n_outputs) * self.label_scale
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Before any axiom, from the last hidden layer."""
+        logits: Tensor = self.layers[-1](hidden)
+        return logits.view(-1, self.n_players, self.n_outputs) * self.label_scale
 
     def sharers(self, active: Tensor) -> Tensor:
         """Who shares the gap: the active players, or everyone."""
         return active if self.config.missing_is_zero else torch.ones_like(active)
 
-    def forward(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
+    def settle(self, hidden: Tensor, total: Tensor, active: Tensor) -> Tensor:
+        """The scores with the axioms applied."""
         sharers = self.sharers(active)
-        return efficiency(missingness(self.scores(latent, total), sharers), total, sharers)
+        return efficiency(missingness(self.scores(hidden), sharers), total, sharers)
+
+    def forward(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
+        return self.settle(self.hidden(latent, total), total, active)
 
     def for_loss(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
-        scores = self.scores(latent, total)
+        scores = self.scores(self.hidden(latent, total))
         return efficiency(scores, total, torch.ones_like(active)) if self.config.normalize_in_loss else scores
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:

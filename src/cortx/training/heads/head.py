@@ -37,10 +37,22 @@ class Head(nn.Module, ABC):
         self.total_scale.copy_(total.square().mean(dim=0).sqrt().clamp(min=1e-12))
         self.label_scale.copy_(labels.square().mean(dim=(0, 1)).sqrt().clamp(min=1e-12))
 
-    def logits(self, latent: Tensor, total: Tensor) -> Tensor:
-        inputs = torch.cat([latent, total / self.total_scale], dim=1) if self.config.sees_total else latent
-        result: Tensor = self.layers(inputs)
+    def hidden(self, latent: Tensor, total: Tensor) -> Tensor:
+        """Everything before the last linear layer, (rows, hidden)."""
+        result = torch.cat([latent, total / self.total_scale], dim=1) if self.config.sees_total else latent
+        for layer in list(self.layers)[:-1]:
+            result = layer(result)
         return result
+
+    def logits(self, latent: Tensor, total: Tensor) -> Tensor:
+        result: Tensor = self.layers[-1](self.hidden(latent, total))
+        return result
+
+    @property
+    def n_hidden(self) -> int:
+        last = self.layers[-1]
+        assert isinstance(last, nn.Linear)
+        return last.in_features
 
     @abstractmethod
     def forward(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:

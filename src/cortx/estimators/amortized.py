@@ -1,0 +1,214 @@
+"""An explainer's prediction as the prior of a paired regression: what it knows is not paid for again."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
+from cortx.estimators.coalitions import random_subsets
+from cortx.estimators.exact import Exact
+from cortx.estimators.kernel_shap import (
+    draw_pairs,
+    expected_pairs,
+    pair_weights,
+    paired,
+    population,
+    size_mass,
+    with_first_half,
+)
+
+Array = npt.NDArray[np.float64]
+
+LEAST_UNBIASED = 8
+"""Two halves of two pairs: a spread needs two."""
+
+TAU_SPREAD = 0.7
+"""Deviation of log tau: an explainer's scales are believed within a factor of two, mostly.
+
+Wider, and a few pairs that mislead by chance overrule a good prior; narrower, and a wrong one stays for too long.
+"""
+
+SMALLEST_SCALE = 0.01
+"""Of the typical scale of a row: nobody is known better than that beside the others."""
+SMALLEST_SHARE = 1e-3
+"""Of the typical value of a row: no explainer is better than that, whatever it claims."""
+
+# Noise of a pair as a multiple of what the prior leaves open about it, from "the game is additive" to "trust the
+# prior", in decades: fine where it matters. A Cauchy curve says which are likely; its tails leave room for either end.
+RATIOS = 10.0 ** np.concatenate([np.arange(-20, -5), np.arange(-5, 8.01, 0.25)])
+RATIO_CENTRE, RATIO_WIDTH = np.log(10.0), 3.0
+RATIO_LOG_PRIOR = np.log(np.gradient(np.log(RATIOS))) - np.log1p(((np.log(RATIOS) - RATIO_CENTRE) / RATIO_WIDTH) ** 2)
+
+
+NUMBERS_AT_A_TIME = 2**20
+"""Of the posterior at all ratios: 8 MiB, a few times over."""
+
+
+class Amortized(Estimator):
+    """The regression of `KernelShap` with an explainer's prediction as its prior.
+
+    phi = total/n + psi with psi ~ N(psi0, tau^2 diag(scales^2)) given that psi adds up to zero; a pair's target is
+    c_S psi plus noise of variance sigma^2 / weight. tau and sigma are integrated over, row by row and output by
+    output, so a wrong prior loses its say as evaluations come in. Errors are posterior standard deviations.
+
+    With ``unbiased`` the pairs are drawn independently, and what one half of them says only steadies the other:
+    right on average whatever the prior, with standard errors from the spread of the draws.
+    """
+
+    name: ClassVar[str] = "amortized"
+
+    def __init__(self, unbiased: bool = False) -> None:
+        self.unbiased = bool(unbiased)
+        self.refines = not self.unbiased
+
+    def least(self, n_players: int) -> int:
+        return min(LEAST_UNBIASED if self.unbiased else 2, coalition_count(n_players))
+
+    def spends(self, n_players: int, budget: int) -> int:
+        return coalition_count(n_players) if enumerable(n_players, budget) else budget // 2 * 2
+
+    def estimate(self, block: Block, budget: int) -> Estimate:
+        if enumerable(block.n_players, budget):
+            return Exact().estimate(block, budget)
+        start, scales = _zero_sum_prior(block)
+        psi, errors = (_cross_fitted if self.unbiased else _posterior_of_row)(block, budget // 2, start, scales)
+        psi = psi - psi.mean(axis=1, keepdims=True)
+        return Estimate(psi + block.total[:, None, :] / block.n_players, errors)
+
+
+def _zero_sum_prior(block: Block) -> tuple[Array, Array]:
+    """psi0, whose sum is zero, and scales that are positive, both (rows, n, outputs).
+
+    What is missing to the total goes to the players by their variance: the mean of a Gaussian given its sum.
+    """
+    assert block.prior is not None
+    values, scales = block.prior
+    typical = np.sqrt((scales**2).mean(axis=1, keepdims=True))
+    size = np.sqrt((values**2).mean(axis=1, keepdims=True)) + np.abs(block.total[:, None, :]) / block.n_players
+    typical = np.maximum(typical, np.where(size > 0, SMALLEST_SHARE * size, 1.0))
+    scales = np.maximum(scales, SMALLEST_SCALE * typical)
+    psi = values - block.total[:, None, :] / block.n_players
+    share = scales**2 / (scales**2).sum(axis=1, keepdims=True)
+    return psi - share * psi.sum(axis=1, keepdims=True), scales
+
+
+def _posterior_of_row(block: Block, n_pairs: int, start: Array, scales: Array) -> tuple[Array, Array]:
+    """Posterior mean and deviation of psi, (rows, n, outputs), from pairs drawn without replacement."""
+    n = block.n_players
+    expected = expected_pairs(n, n_pairs, "leverage")
+    coalitions = draw_pairs(block, expected, n_pairs)
+    design, target = paired(block, coalitions, distinct=True)
+    # Every size weighs the same in the regression; of a size that is drawn to the last pair no error is left.
+    mass = size_mass(n)
+    left = float((mass * (1 - np.minimum(expected / population(n), 1))).sum() / mass.sum())
+    weight = pair_weights(n, expected)[coalitions.sum(axis=2) - 1]
+    return _posterior(design, target, weight, start, scales, left)
+
+
+def _cross_fitted(block: Block, n_pairs: int, start: Array, scales: Array) -> tuple[Array, Array]:
+    """An unbiased psi and its standard error, (rows, n, outputs), from pairs drawn with replacement.
+
+    psi = n * (sum over pairs of 2 w(S) c_S t_S), and sum over pairs of 2 n w(S) c_S c_S' is the identity on zero sums.
+    A pair has probability q = 2 / ((n-1) C(n,s)), so one draw estimates psi by
+    g + n (n-1) / (s (n-s)) c_S (t_S - c_S g), for any g that does not depend on it: g comes from the other half.
+    """
+    n, n_rows = block.n_players, len(block.rows)
+    edges = np.cumsum(size_mass(n)) / size_mass(n).sum()
+    drawn = 1 + np.searchsorted(edges[:-1], block.uniforms(n_pairs, stream=0), side="right")
+    keys = block.uniforms(n_pairs * n, stream=1).reshape(n_rows, n_pairs, n)
+    coalitions = with_first_half(random_subsets(keys, drawn))
+    design, target = paired(block, coalitions, distinct=False)
+    size = coalitions.sum(axis=2)
+    weight = 1 / (size * (n - size))
+    halves = np.array_split(np.arange(n_pairs), 2)
+    psi, variance = np.zeros_like(start), np.zeros_like(start)
+    for ours, other in (halves, halves[::-1]):
+        guess, _ = _posterior(design[:, other], target[:, other], weight[:, other], start, scales, 1.0)
+        surprise = (target[:, ours] - design[:, ours] @ guess) * (n * (n - 1) * weight[:, ours])[..., None]
+        moves = design[:, ours].transpose(0, 2, 1)
+        mean = moves @ surprise / len(ours)
+        spread = (moves**2 @ surprise**2 / len(ours) - mean**2) / (len(ours) - 1)
+        share = len(ours) / n_pairs
+        psi += share * (guess + mean)
+        variance += share**2 * np.maximum(spread, 0.0)
+    return psi, np.sqrt(variance)
+
+
+def _posterior(
+    design: Array, target: Array, weight: Array, start: Array, scales: Array, left: float
+) -> tuple[Array, Array]:
+    """Posterior mean and deviation of psi, (rows, n, outputs).
+
+    `design` (rows, k, n), `target` (rows, k, outputs), `weight` (rows, k), `start` and `scales` (rows, n, outputs);
+    `left` is the share of the noise that a sample without replacement leaves in psi.
+    """
+    psi, errors = np.empty_like(start), np.empty_like(start)
+    n_rows, n, n_outputs = start.shape
+    step = max(1, NUMBERS_AT_A_TIME // (n * len(RATIOS)))
+    for first in range(0, n_rows, step):
+        part = slice(first, first + step)
+        root = np.sqrt(weight[part])[..., None]
+        weighted, residual = design[part] * root, (target[part] - design[part] @ start[part]) * root
+        for o in range(n_outputs):
+            moved, errors[part, :, o] = _whitened(weighted, residual[..., o], scales[part, :, o], left)
+            psi[part, :, o] = start[part, :, o] + moved
+    return psi, errors
+
+
+def _whitened(design: Array, residual: Array, scale: Array, left: float) -> tuple[Array, Array]:
+    """The step from the prior mean and its deviation, (rows, n), of one output.
+
+    psi - psi0 = diag(scale) (I - u u') z with z ~ N(0, tau^2) and u along the scales, so that its sum is zero.
+    """
+    k = design.shape[1]
+    along = scale / np.sqrt((scale**2).sum(axis=1, keepdims=True))
+    white = design * scale[:, None, :]
+    white = white - (white @ along[..., None]) * along[:, None, :]
+    left_vectors, s, axes = np.linalg.svd(white, full_matrices=False)  # (rows, k, r), (rows, r), (rows, r, n)
+    kept = s > 1e-10 * s.max(axis=1, keepdims=True)
+    axes = axes * kept[..., None]
+    s2 = np.where(kept, s**2, 1.0)
+    seen = np.where(kept, (left_vectors.transpose(0, 2, 1) @ residual[..., None])[..., 0], 0.0)
+    rest = ((residual - (left_vectors @ seen[..., None])[..., 0]) ** 2).sum(axis=1)
+    rank = kept.sum(axis=1)
+
+    noise = RATIOS * ((s2 * kept).sum(axis=1) / k)[:, None]  # sigma^2 / tau^2, (rows, ratios)
+    spread = s2[:, None, :] + left * noise[..., None]  # variance of `seen` over tau^2, (rows, ratios, r)
+    surprise = (seen[:, None, :] ** 2 / spread).sum(axis=2) + rest[:, None] / noise
+    log_volume = (np.log(spread) * kept[:, None, :]).sum(axis=2) + (k - rank)[:, None] * np.log(noise)
+    log_likelihood, tau2 = _over_tau(surprise, log_volume, k)
+    log_posterior = log_likelihood + RATIO_LOG_PRIOR
+    share = np.exp(log_posterior - log_posterior.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)  # (rows, ratios)
+
+    steps = np.sqrt(s2)[:, None, :] * seen[:, None, :] / spread  # z for every ratio
+    step = (share[:, None, :] @ steps)[:, 0]
+    open_ = ((share * tau2)[:, None, :] @ (left * noise[..., None] / spread))[:, 0]  # variance of z where it was seen
+    steps -= step[:, None, :]
+    doubt = steps.transpose(0, 2, 1) @ (steps * share[..., None])  # between the ratios, (rows, r, r)
+    variance = (open_[:, None, :] @ axes**2)[:, 0] + ((doubt @ axes) * axes).sum(axis=1)
+    unseen = 1 - along**2 - (axes**2).sum(axis=1)
+    variance += np.where(unseen > 1e-9, unseen, 0.0) * (share * tau2).sum(axis=1, keepdims=True)
+    return scale * (step[:, None, :] @ axes)[:, 0], scale * np.sqrt(np.maximum(variance, 0.0))
+
+
+def _over_tau(surprise: Array, log_volume: Array, k: int) -> tuple[Array, Array]:
+    """log of the integral over x = log tau of the likelihood, and the mean of tau^2, each (rows, ratios).
+
+    log p(x) = -k x - surprise exp(-2x) / 2 - log_volume / 2 - x^2 / (2 TAU_SPREAD^2), by Laplace's method.
+    """
+    precision = TAU_SPREAD**-2
+    surprise = np.maximum(surprise, 1e-24 * k)  # of a prior that was exactly right
+    x = 0.5 * np.log(surprise / k)
+    # Left of the maximum of a concave function with a convex slope, Newton's steps only go up.
+    x = np.where(x > 0, x - 0.5 * np.log1p(np.maximum(x, 0) * precision / k), np.maximum(x, -k / precision))
+    for _ in range(8):
+        pull = surprise * np.exp(-2 * x)
+        x += (pull - k - x * precision) / (2 * pull + precision)
+    pull = surprise * np.exp(-2 * x)
+    curvature = 2 * pull + precision
+    log_integral = -k * x - pull / 2 - log_volume / 2 - x**2 * precision / 2 - np.log(curvature) / 2
+    return log_integral, np.exp(2 * x + 2 / curvature)

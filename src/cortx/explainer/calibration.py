@@ -1,0 +1,116 @@
+"""Split conformal calibration: bounds that hold for fresh rows with a chosen confidence.
+
+For rows that are exchangeable with the calibration rows, and for whatever explainer, the score of a fresh row lies
+below the ceil((n + 1) * confidence)-th smallest of n calibration scores with at least that confidence (Vovk et al.
+2005; weighted by a difficulty: Lei et al. 2018).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.errors import BudgetError, InputError
+
+Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+NOISE_RISK = 0.002
+"""The chance, for each calibration row, that its label is farther off than its standard errors account for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The scores of calibration rows, sorted, (rows, outputs): true error over typical error.
+
+    `rows` are those of a row's l2 distance, `bands` those of its worst value. Labels with standard errors count as
+    if they were wrong by as much as these allow, and `noise_risk` is taken from the confidence.
+    """
+
+    rows: Array
+    bands: Array
+    noise_risk: float
+    mean_l2: Array
+    """The mean l2 distance to the calibration labels, (outputs,)."""
+    evaluations: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def most_confident(self) -> float:
+        """The highest confidence that so many rows can support."""
+        return len(self) / (len(self) + 1) - self.noise_risk
+
+    def factors(self, confidence: float) -> tuple[Array, Array]:
+        """What typical errors are multiplied with, (outputs,) each: for a row's distance, and for its bands."""
+        position = self.position(confidence)
+        return self.rows[position], self.bands[position]
+
+    def position(self, confidence: float) -> int:
+        """Which of the sorted scores bounds a fresh row's."""
+        if isinstance(confidence, bool) or not 0 < confidence < 1:
+            raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}")
+        n = len(self)
+        # The small number keeps 0.9 * 10 from becoming 9.000000000000002.
+        rank = math.ceil((n + 1) * (confidence + self.noise_risk) - 1e-9)
+        if rank > n:
+            raise InputError(
+                f"confidence={confidence} needs more calibration rows: {n} support at most "
+                f"{math.floor(1000 * self.most_confident) / 1000:.3f}; lower it, or call calibrate() with more rows"
+            )
+        return rank - 1
+
+
+def calibrate(
+    residual: Array,
+    errors: Array,
+    typical: Array,
+    typical_row: Array,
+    active: BoolArray,
+    evaluations: int,
+) -> Calibration:
+    """Scores from labels that trained nothing.
+
+    residual, errors (standard errors of the labels), typical: (rows, players, outputs); typical_row: (rows, outputs);
+    active: (rows, players).
+    """
+    if len(residual) < 2:
+        raise BudgetError(f"calibration needs at least 2 labelled rows, got {len(residual)}")
+    if not np.isfinite(errors).all():
+        raise InputError(
+            "the calibration labels have no standard errors, so their noise cannot be accounted for; "
+            "make them with cortx.shapley, exactly or with a larger budget"
+        )
+    noisy = bool((errors > 0).any())
+    away = np.sqrt(np.square(residual).sum(axis=1))
+    mean_l2 = away.mean(axis=0)
+    if noisy:
+        # With chance 1 - NOISE_RISK the true values lie this near to the label, all at once.
+        n_players = residual.shape[1]
+        reach = NormalDist().inv_cdf(1 - NOISE_RISK / (2 * n_players))
+        away = away + noise_radius(errors)
+        residual = np.abs(residual) + reach * errors
+    bands = np.where(active[..., None], np.abs(residual) / typical, 0.0).max(axis=1)
+    return Calibration(
+        rows=np.sort(away / typical_row, axis=0),
+        bands=np.sort(bands, axis=0),
+        noise_risk=NOISE_RISK if noisy else 0.0,
+        mean_l2=mean_l2,
+        evaluations=evaluations,
+    )
+
+
+def noise_radius(errors: Array, risk: float = NOISE_RISK) -> Array:
+    """The l2 norm that independent normal errors exceed with at most this chance, (rows, outputs).
+
+    Laurent and Massart (2000): sum of e_j^2 <= sum s_j^2 + 2 sqrt(t sum s_j^4) + 2 t max s_j^2, t = -log(risk).
+    """
+    squares = np.square(errors)
+    t = -math.log(risk)
+    squared = squares.sum(axis=1) + 2 * np.sqrt(t * np.square(squares).sum(axis=1)) + 2 * t * squares.max(axis=1)
+    return np.asarray(np.sqrt(squared))

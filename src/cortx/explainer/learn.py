@@ -1,0 +1,172 @@
+"""From labels to a trained network: inputs, encoder, heads, and what it knows of its own errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cortx.explainer.labels import Labels
+from cortx.explainer.material import Material, cost
+from cortx.games import Game
+from cortx.metrics import l2_distance
+from cortx.seeding import torch_generator
+from cortx.tables import Schema, read_table
+from cortx.training.checkpoint import Checkpoint
+from cortx.training.difficulty import fit_difficulty
+from cortx.training.features import fit_features
+from cortx.training.finetune import LabelSet, finetune
+from cortx.training.network import ExplainerNetwork
+from cortx.training.pretrain import pretrain
+from cortx.training.recipe import Recipe
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A trained network, and the validation labels that chose its best moment."""
+
+    network: ExplainerNetwork
+    schema: Schema
+    validation: LabelSet
+    history: dict[str, list[float]]
+    costs: dict[str, Any]
+
+
+def learn(
+    game: Game,
+    material: Material,
+    recipe: Recipe,
+    heads: tuple[str, ...],
+    *,
+    seed: int,
+    checkpoint: Checkpoint,
+    show: bool | None,
+) -> Learned:
+    """Pre-trains the encoder, trains the heads, and learns where the network errs."""
+    network, schema = _network(game, material, recipe, heads, seed)
+    absent = game.absent[0]
+    train, validation = (_label_set(network, game, labels, schema) for labels in (material.train, material.validation))
+    views = _view_set(network, game, material.train, schema, absent)
+    rough = None if material.rough is None else _label_set(network, game, material.rough, schema)
+    for name in heads:
+        network.head(name).set_scales(train.total, train.labels)
+    totals = torch.from_numpy(material.outputs - game.base_values)
+    network.total_scale.copy_(totals.square().mean(dim=0).sqrt().clamp(min=1e-12))
+    history: dict[str, list[float]] = {}
+    costs: dict[str, Any] = {}
+
+    started = perf_counter()
+    index = material.pretraining
+    history["pretraining"], evaluations = pretrain(
+        network, game, material.rows.take(index), material.outputs, rough, recipe.pretrain,
+        seed=seed, checkpoint=checkpoint, show=show,
+    )  # fmt: skip
+    rough_cost = material.rough_evaluations
+    costs["pretraining"] = cost(
+        rough_cost + evaluations, perf_counter() - started, rows=len(index), rough_labels=rough_cost
+    )
+
+    started = perf_counter()
+    for name in heads:
+        config = recipe.attribution if name == "attribution" else recipe.ranking
+        if name == "attribution" and material.noisy:
+            # The mean of noisy labels is right, and squared error finds means; they are all there is to learn from.
+            config = replace(config, loss="own", rough_share=0.0)
+        history[name] = finetune(
+            network, name, train, views, rough if name == "attribution" else None, validation, config,
+            seed=seed, checkpoint=checkpoint, show=show,
+        )  # fmt: skip
+    _fit_total_model(network, torch.from_numpy(material.rows.table.matrix[index]), totals, seed)
+    known = [train] if views is None else [train, views]
+    fit_difficulty(network, known, validation, _errors(material.validation))
+    costs["finetuning"] = cost(0, perf_counter() - started, rows=len(train), validation_rows=len(validation))
+    network.eval().requires_grad_(False)
+    return Learned(network, schema, validation, history, costs)
+
+
+def trial(game: Game, material: Material, recipe: Recipe, *, seed: int, show: bool | None) -> Array:
+    """The validation errors, (rows,), that a short training on these labels reaches: it asks the model for nothing."""
+    short = replace(
+        recipe,
+        pretrain=replace(recipe.pretrain, steps=0),
+        attribution=replace(recipe.attribution, steps=max(1, recipe.attribution.steps // 3)),
+    )
+    learned = learn(game, material, short, ("attribution",), seed=seed, checkpoint=Checkpoint(None, ""), show=show)
+    with torch.no_grad():
+        values = learned.network(learned.validation.codes, learned.validation.total).values
+    distance = l2_distance(values.double().numpy(), learned.validation.labels.double().numpy())
+    return np.asarray(distance.reshape(len(values), -1).mean(axis=1))
+
+
+def _network(
+    game: Game, material: Material, recipe: Recipe, heads: tuple[str, ...], seed: int
+) -> tuple[ExplainerNetwork, Schema]:
+    """Untrained. Labelled rows may hold categories that the table does not: the explainer knows the union."""
+    rows = material.rows
+    matrices, schema = [rows.table.matrix], rows.table.schema
+    for labels in (material.train, material.validation):
+        table = read_table(labels.data, schema=schema, what="the labelled table")
+        matrices.append(table.matrix)
+        schema = table.schema
+    network = ExplainerNetwork(
+        fit_features(np.concatenate(matrices), schema.columns, game.absent, recipe.features),
+        torch.from_numpy(game.players.column_player),
+        game.n_outputs,
+        encoder=recipe.encoder,
+        head=recipe.head,
+        heads=heads,
+        seed=seed,
+    )
+    return network, schema
+
+
+def _label_set(network: ExplainerNetwork, game: Game, labels: Labels, schema: Schema) -> LabelSet:
+    matrix = read_table(labels.data, schema=schema, what="the labelled table").matrix
+    return _as_set(network, game, matrix, labels.outputs, labels.values)
+
+
+def _as_set(network: ExplainerNetwork, game: Game, matrix: Array, outputs: Any, values: Any) -> LabelSet:
+    codes = torch.from_numpy(matrix)
+    return LabelSet(
+        codes,
+        torch.from_numpy(outputs - game.base_values).to(torch.float32),
+        network.active(codes),
+        torch.from_numpy(values).to(torch.float32),
+    )
+
+
+def _view_set(network: ExplainerNetwork, game: Game, labels: Labels, schema: Schema, absent: Array) -> LabelSet | None:
+    """The free masked copies of training rows, if there are any."""
+    views = labels.views
+    if views is None:
+        return None
+    matrix = read_table(labels.data, schema=schema, what="the labelled table").matrix
+    masked = np.where(game.players.columns(views.kept), matrix[views.rows], absent)
+    return _as_set(network, game, masked, views.outputs, views.values)
+
+
+def _errors(labels: Labels) -> torch.Tensor:
+    """Standard errors of labels; where nobody knows them, the labels are taken at their word."""
+    errors = np.zeros_like(labels.values) if labels.errors is None else labels.errors
+    return torch.from_numpy(np.nan_to_num(errors, nan=0.0)).to(torch.float32)
+
+
+def _fit_total_model(network: ExplainerNetwork, matrix: torch.Tensor, totals: torch.Tensor, seed: int) -> None:
+    """Learns f(x) - f(reference) from the inputs, for callers who explain without giving outputs or a model."""
+    optimizer = torch.optim.Adam(network.total_model.parameters(), lr=2e-3)
+    target = (totals / network.total_scale).to(torch.float32)
+    generator = torch_generator(seed, "total model")
+    for _ in range(1_000):
+        index = torch.randint(len(matrix), (min(512, len(matrix)),), generator=generator)
+        with torch.no_grad():
+            inputs = network.features(matrix[index])
+        loss = (network.total_model(inputs) - target[index]).square().mean()
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()

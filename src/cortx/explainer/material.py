@@ -1,0 +1,149 @@
+"""What a fit learns from: labelled rows with their roles, and rows without precise labels."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.errors import InputError
+from cortx.estimators.shapley import shapley, views_per_row
+from cortx.explainer.budget import Plan
+from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
+from cortx.explainer.store import Ask, LabelStore, averaged
+from cortx.games import Game, Rows
+from cortx.seeding import numpy_generator
+from cortx.training.checkpoint import Checkpoint
+from cortx.training.recipe import Recipe
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+logger = logging.getLogger("cortx")
+
+
+@dataclass(eq=False)
+class Material:
+    """Rows and labels of a fit; `costs` grow as they are made."""
+
+    rows: Rows
+    train: Labels
+    validation: Labels
+    pretraining: IntArray
+    """Positions in the table; their outputs are `outputs`, (rows, outputs), and their rough labels `rough`."""
+    outputs: Array
+    rough: Labels | None = None
+    rough_evaluations: int = 0
+    """What outputs and rough labels cost, unless they are training labels at the same time."""
+    calibration: Labels | None = None
+    noisy: bool = False
+    """Whether the training labels are sampled, right on average only."""
+    costs: dict[str, Any] = field(default_factory=dict)
+
+
+def cost(evaluations: int, seconds: float, **facts: Any) -> dict[str, Any]:
+    return {"evaluations": int(evaluations), "seconds": round(seconds, 3), **facts}
+
+
+def labels_as_given(game: Game, rows: Rows, outputs: Array, given: Labels, recipe: Recipe, seed: int) -> Material:
+    """Labels that came or were made by count: a random part validates, and every row may pre-train."""
+    order = numpy_generator(seed, "validation split").permutation(len(given))
+    # A handful of rows chooses nothing: at least ten, but never more than a third.
+    n_validation = max(round(recipe.validation_share * len(given)), min(10, len(given) // 3))
+    validation = given.take(order[:n_validation])
+    validating = game.rows(validation.data).words
+    some = pretraining_rows(game, rows, np.arange(len(rows)), validating, recipe.pretrain.most_rows, seed)
+    costs = {"labels": cost(given.evaluations, given.seconds, rows=len(given), source=given.source)}
+    return Material(rows, given.take(order[n_validation:]), validation, some, outputs[some], costs=costs)
+
+
+def pretraining_rows(
+    game: Game, rows: Rows, among: IntArray, validation_words: npt.NDArray[np.uint64], most: int, seed: int
+) -> IntArray:
+    """The rows to pre-train on: a random part of a large table, and never a row that validates."""
+    if game.evaluations_per_value > 1:  # every value costs the whole background, so fewer rows are asked
+        most = min(most, max(500, most // game.evaluations_per_value))
+    allowed = among[~np.isin(rows.words[among], validation_words)]
+    if len(allowed) < 2:
+        raise InputError(
+            f"the table has {len(rows)} rows, too few beside the {len(validation_words)} that validate; give more"
+        )
+    if len(allowed) <= most:
+        return allowed
+    return np.sort(numpy_generator(seed, "pre-training rows").choice(allowed, size=most, replace=False))
+
+
+def rough_labels(game: Game, data: Any, pairs: int, seed: int, checkpoint: Checkpoint, show: bool | None) -> Labels:
+    """A noisy but unbiased label for every row, from a few antithetic permutations."""
+    kept = checkpoint.load("rough")
+    if kept is None:
+        labels = shapley(
+            game, data, "permutation", budget=_rough_budget(game, pairs), views=0, seed=seed, progress=show
+        )
+        checkpoint.save("rough", pack_labels(labels), **label_facts(labels))
+    else:
+        labels = unpack_labels(*kept, game=game, data=data)
+    return Labels.of(labels, game)
+
+
+def _rough_budget(game: Game, pairs: int) -> int:
+    return game.evaluations_per_value * (2 * pairs * max(1, game.n_players - 1) + 1)
+
+
+class PlannedLabels:
+    """Carries out a plan, through a store that never pays twice."""
+
+    def __init__(
+        self, game: Game, rows: Rows, plan: Plan, store: LabelStore, recipe: Recipe, seed: int, show: bool | None
+    ) -> None:
+        self.game, self.rows, self.plan, self.store = game, rows, plan, store
+        self.recipe, self.seed, self.show = recipe, seed, show
+        self.n_views = views_per_row(game, len(plan.train)) if plan.mode == "enumerate" else 0
+
+    def precise(self, index: IntArray, what: str) -> Labels:
+        started, spent = perf_counter(), self.game.evaluations
+        labels = self._labels(index, self.plan.precise, f"labels for {what}")
+        spent = self.game.evaluations - spent
+        if what == "validation" and spent > 1_000:
+            speed = spent / (perf_counter() - started)
+            logger.info(
+                "the model gives %s evaluations/s: about %.0f s for the rest of the plan, training aside",
+                f"{speed:,.0f}",
+                (self.plan.total - spent) / speed,
+            )
+        return labels
+
+    def train(self, count: int) -> Labels:
+        """Labels of the first `count` training rows, every round of them."""
+        some = self.plan.train[:count]
+        rounds = [self._labels(some, ask, "labels to learn from", self.n_views) for ask in self.plan.train_asks]
+        return averaged(rounds, [ask.budget for ask in self.plan.train_asks])
+
+    def unlabelled(self, train: Labels, validation: Labels) -> tuple[IntArray, Array, Labels | None, int]:
+        """The rows to pre-train on, their outputs, their rough labels, and what these cost.
+
+        Where training labels are noisy themselves, they are the rough labels, and nothing more is paid.
+        """
+        recipe, validating = self.recipe.pretrain, self.game.rows(validation.data).words
+        if self.plan.mode == "sample":
+            index = self.plan.train[: len(train)]
+            chosen = np.flatnonzero(~np.isin(self.rows.words[index], validating))[: recipe.most_rows]
+            some = train.take(chosen)
+            return index[chosen], some.outputs, some if recipe.rough_pairs else None, 0
+        index = self.plan.pretraining[~np.isin(self.rows.words[self.plan.pretraining], validating)]
+        if recipe.rough_pairs and recipe.steps:
+            rough = self._labels(
+                index, Ask("permutation", _rough_budget(self.game, recipe.rough_pairs)), "rough labels"
+            )
+            return index, rough.outputs, rough, rough.evaluations
+        spent = self.game.evaluations
+        outputs = self.game.full_values(self.rows.take(index))
+        return index, outputs, None, self.game.evaluations - spent
+
+    def _labels(self, index: IntArray, ask: Ask, title: str, views: int = 0) -> Labels:
+        return self.store.labels(
+            self.game, self.rows, index, ask, views=views, seed=self.seed, show=self.show, title=title
+        )

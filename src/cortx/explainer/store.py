@@ -1,0 +1,219 @@
+"""Labels that were paid for, kept by the content of their rows: in memory, and in a folder where one is given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cortx.errors import ArtifactError, ModelError
+from cortx.estimators.shapley import shapley
+from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
+from cortx.explanation import Explanation, Views, take_rows
+from cortx.games import Game, Rows
+from cortx.progress import progress_bar
+from cortx.seeding import stream_seed
+from cortx.training.checkpoint import Checkpoint
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+AT_A_TIME = 256
+N_CHECKED = 32
+# The same model gives the same outputs up to float rounding.
+SAME_MODEL = 1e-3
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A kind of label: the same ask gives the same row the same label."""
+
+    method: str
+    budget: int
+    """Evaluations for each row, at most."""
+    round: int = 0
+    """Rounds are independent of each other, so that their labels can be averaged."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{self.budget}-{self.round}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    words: npt.NDArray[np.uint64]
+    labels: Explanation
+
+
+@dataclass(eq=False)
+class LabelStore:
+    """Labels of one game and seed. What was labelled once is never paid for again."""
+
+    key: str
+    folder: Path | None = None
+    _parts: dict[str, list[_Part]] = field(default_factory=dict)
+    _places: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    _checked: bool = True
+
+    @staticmethod
+    def key_of(game: Game, seed: int) -> str:
+        """A hash of the game (its model aside, which is recognised by its outputs) and the seed."""
+        settings = [seed, game.players.names, game.model.output, str(game.spec(game.schema).target)]
+        parts = hashlib.sha256(json.dumps(settings).encode())
+        for array in (game.absent, game.base_values, game.players.column_player):
+            parts.update(np.ascontiguousarray(array).tobytes())
+        return parts.hexdigest()
+
+    @classmethod
+    def open(cls, folder: str | Path | None, game: Game, seed: int) -> LabelStore:
+        """The store of a folder, with what lies there; labels of another game are refused."""
+        store = cls(cls.key_of(game, seed), None if folder is None else Path(folder))
+        if store.folder is None:
+            return store
+        shelf = Checkpoint(store.folder, store.key)
+        for path in sorted(store.folder.glob("kept-*.safetensors")):
+            kept = shelf.load(path.stem)
+            assert kept is not None
+            tensors, facts = kept
+            words = tensors.pop("words").numpy().view(np.uint64)
+            store._append(facts["ask"], _Part(words, unpack_labels(tensors, facts, game=game, data=None)))
+            store._checked = False
+        return store
+
+    def __len__(self) -> int:
+        return sum(len(places) for places in self._places.values())
+
+    @property
+    def evaluations(self) -> int:
+        """Everything that was paid for the labels in here."""
+        return sum(part.labels.evaluations for parts in self._parts.values() for part in parts)
+
+    def check_again(self) -> None:
+        """Before a new fit: the model may have changed since."""
+        self._checked = len(self) == 0
+
+    def knows(self, ask: Ask, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        places = self._places.get(ask.name, {})
+        return np.fromiter((int(word) in places for word in words), dtype=bool, count=len(words))
+
+    def belongs_to(self, game: Game, rows: Rows) -> bool:
+        """Whether the model still gives the outputs that were kept, as far as the rows of this table tell."""
+        for name, places in self._places.items():
+            known = np.flatnonzero([int(word) in places for word in rows.words[:50_000]])[:N_CHECKED]
+            if len(known) == 0:
+                continue
+            kept = self._gather(name, rows, known).outputs
+            now = game.fingerprint(rows.table.matrix[known], rows.table.schema)
+            spread = max(float(np.ptp(kept)), 1e-6)
+            return bool(np.abs(now - kept).max() <= SAME_MODEL * spread)
+        return True
+
+    def labels(
+        self, game: Game, rows: Rows, index: IntArray, ask: Ask, *, views: int, seed: int, show: bool | None, title: str
+    ) -> Labels:
+        """Labels of rows `index`: kept ones, and new ones for the rest, which are kept part by part."""
+        if not self._checked:
+            if not self.belongs_to(game, rows):
+                where = "in this explainer" if self.folder is None else f"in {self.folder}"
+                raise ArtifactError(
+                    f"the labels kept {where} belong to another model (its outputs for the same rows were others); "
+                    "use another checkpoint folder, or delete this one"
+                )
+            self._checked = True
+        fresh = index[~self.knows(ask, rows.words[index])]
+        _, first = np.unique(rows.words[fresh], return_index=True)  # equal rows are labelled once
+        fresh = fresh[np.sort(first)]
+        stream = seed if ask.round == 0 else stream_seed(seed, "round", ask.round)
+        with progress_bar(title, len(fresh), show=show) as advance:
+            for start in range(0, len(fresh), AT_A_TIME):
+                some = fresh[start : start + AT_A_TIME]
+                data = take_rows(rows.data, some)
+                try:
+                    part = shapley(game, data, ask.method, budget=ask.budget, views=views, seed=stream, progress=False)
+                except ModelError as error:
+                    raise ModelError(f"{error}{self._consolation()}") from error
+                self._keep(ask, _Part(rows.words[some], replace(part, data=None)))
+                advance(len(some), f"{game.evaluations:,} evaluations")
+        return self._gather(ask.name, rows, index)
+
+    def _consolation(self) -> str:
+        if not len(self):
+            return ""
+        where = "on this explainer" if self.folder is None else "with the same checkpoint folder"
+        return (
+            f"; {len(self):,} labels ({self.evaluations:,} evaluations) are kept: call fit again {where} once the "
+            "model answers, and it goes on from there"
+        )
+
+    def _keep(self, ask: Ask, part: _Part) -> None:
+        number = self._append(ask.name, part)
+        if self.folder is not None:
+            tensors = {**pack_labels(part.labels), "words": torch.from_numpy(part.words.view(np.int64))}
+            shelf = Checkpoint(self.folder, self.key)
+            shelf.save(f"kept-{ask.name}-{number:05d}", tensors, ask=ask.name, **label_facts(part.labels))
+
+    def _append(self, name: str, part: _Part) -> int:
+        parts = self._parts.setdefault(name, [])
+        places = self._places.setdefault(name, {})
+        parts.append(part)
+        places.update({int(word): (len(parts) - 1, i) for i, word in enumerate(part.words)})
+        return len(parts) - 1
+
+    def _gather(self, name: str, rows: Rows, index: IntArray) -> Labels:
+        """The kept labels of rows, in the order of `index`."""
+        places = np.array([self._places[name][int(word)] for word in rows.words[index]]).reshape(-1, 2)
+        first = self._parts[name][0].labels
+        n_outputs = 1 if first.values.ndim == 2 else first.values.shape[2]
+        values = np.empty((len(index), first.values.shape[1], n_outputs))
+        errors, outputs = np.empty_like(values), np.empty((len(index), n_outputs))
+        views: list[Views] = []
+        evaluations = seconds = 0.0
+        for number in np.unique(places[:, 0]):
+            part = self._parts[name][number].labels
+            here = np.flatnonzero(places[:, 0] == number)
+            position = places[here, 1]
+            assert part.outputs is not None
+            assert part.error_std is not None
+            values[here] = part.values[position].reshape(len(here), -1, n_outputs)
+            errors[here] = part.error_std[position].reshape(len(here), -1, n_outputs)
+            outputs[here] = part.outputs[position].reshape(len(here), n_outputs)
+            share = len(np.unique(position)) / len(part)
+            evaluations, seconds = evaluations + part.evaluations * share, seconds + part.seconds * share
+            some = None if part.views is None else part.views.of_rows(position)
+            if some is not None:
+                views.append(replace(some, rows=here[some.rows]))
+        return Labels(
+            data=take_rows(rows.data, index),
+            values=values,
+            outputs=outputs,
+            evaluations=round(evaluations),
+            seconds=seconds,
+            source="+".join(sorted({part.labels.method for part in self._parts[name]})),
+            views=Views.concatenate(views) if views else None,
+            errors=errors,
+        )
+
+
+def averaged(rounds: list[Labels], budgets: list[int]) -> Labels:
+    """One label for each row from independent rounds, weighted by what they cost."""
+    if len(rounds) == 1:
+        return rounds[0]
+    shares = np.array(budgets) / sum(budgets)
+
+    def known(labels: Labels) -> Any:
+        assert labels.errors is not None
+        return labels.errors
+
+    return replace(
+        rounds[0],
+        values=sum(share * labels.values for share, labels in zip(shares, rounds, strict=True)),
+        errors=np.sqrt(sum((share * known(labels)) ** 2 for share, labels in zip(shares, rounds, strict=True))),
+        evaluations=sum(labels.evaluations for labels in rounds),
+        seconds=sum(labels.seconds for labels in rounds),
+        views=None,
+    )

@@ -1,0 +1,119 @@
+"""How far off an explanation is likely to be: learned from held-out labels, and what bounds are weighted with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from cortx.training.finetune import LabelSet
+    from cortx.training.network import ExplainerNetwork
+
+RIDGE = 1e-4
+"""Share of the mean square that is added before inverting."""
+FAINT = 0.05
+"""A predicted value this share of the labels' scale counts as faint; below it nothing is told apart."""
+SHRINK = 1e-3
+STEPS = 400
+AT_A_TIME = 8_192
+
+
+class Difficulty(nn.Module):
+    """Typical errors (root mean squares): of every value, (rows, players, outputs), and of a row, (rows, outputs).
+
+    Both are log-linear in the row's strangeness h(x)' M^-1 h(x), where h is the last hidden layer of the attribution
+    head and M its mean square over the training rows: the variance of a Bayesian last layer, up to a factor. It
+    tells rows that the network knows from those where it guesses.
+    """
+
+    inverse: Tensor  # (hidden, hidden) M^-1
+    centre: Tensor  # the mean log strangeness of the rows it was fitted on
+    row: Tensor  # (2, outputs) intercept and slope
+    value: Tensor  # (3, outputs) intercept, slope, and the exponent of the predicted magnitude
+    player: Tensor  # (players, outputs) log factors
+
+    def __init__(self, hidden: int, n_players: int, n_outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("inverse", torch.eye(hidden))
+        self.register_buffer("centre", torch.zeros(()))
+        self.register_buffer("row", torch.zeros(2, n_outputs))
+        self.register_buffer("value", torch.zeros(3, n_outputs))
+        self.register_buffer("player", torch.zeros(n_players, n_outputs))
+
+    def strangeness(self, hidden: Tensor) -> Tensor:
+        """log h' M^-1 h, (rows,)."""
+        return ((hidden @ self.inverse) * hidden).sum(dim=1).clamp(min=1e-9).log()
+
+    def forward(self, hidden: Tensor, values: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """From the last hidden layer (rows, hidden), predicted values (rows, players, outputs) and labels' scale."""
+        by_value, by_row = _log_sizes(
+            self.strangeness(hidden) - self.centre, (values / scale).abs(), self.row, self.value, self.player
+        )
+        return by_value.exp() * scale, by_row.exp() * scale
+
+
+def _log_sizes(strange: Tensor, magnitude: Tensor, row: Tensor, value: Tensor, player: Tensor) -> tuple[Tensor, Tensor]:
+    """log typical errors over the labels' scale: (rows, players, outputs) and (rows, outputs)."""
+    strange = strange[:, None]
+    by_value = (value[0] + value[1] * strange)[:, None, :] + value[2] * (magnitude + FAINT).log() + player
+    return by_value, row[0] + row[1] * strange
+
+
+def fit_difficulty(network: ExplainerNetwork, known: Sequence[LabelSet], held_out: LabelSet, errors: Tensor) -> None:
+    """Learns from held-out labels where the network errs, in place; `errors` are their standard errors.
+
+    `known` are the sets it was trained on (rows, their masked copies), each counted equally.
+    """
+    with torch.no_grad():
+        answer = network(held_out.codes, held_out.total)
+    hidden, values, scale = answer.hidden, answer.values, network.attribution.label_scale
+    difficulty = network.difficulty
+    with torch.no_grad():
+        square = torch.stack([_mean_square(network, labels) for labels in known]).mean(dim=0)
+        ridge = RIDGE * square.diagonal().mean() * torch.eye(len(square), dtype=square.dtype)
+        difficulty.inverse.copy_(torch.linalg.inv(square + ridge))
+        strange = difficulty.strangeness(hidden)
+        difficulty.centre.copy_(strange.mean())
+        residual = ((held_out.labels - values) / scale).abs()
+        noise = errors.to(torch.float32) / scale
+        away = residual.square().sum(dim=1).sqrt()  # (rows, outputs)
+        row_noise = noise.square().sum(dim=1).sqrt()
+        active = held_out.active[..., None].to(torch.float32)
+        count = active.sum().clamp(min=1)
+    row, value = difficulty.row.clone(), difficulty.value.clone()
+    row[0] = away.mean(dim=0).clamp(min=1e-6).log()
+    value[0] = ((residual * active).sum(dim=(0, 1)) / count).clamp(min=1e-6).log()
+    player = difficulty.player.clone()
+    parameters = [row.requires_grad_(), value.requires_grad_(), player.requires_grad_()]
+    optimizer = torch.optim.Adam(parameters, lr=0.05)
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 * (1 - step / STEPS)
+        by_value, by_row = _log_sizes(strange - difficulty.centre, (values / scale).abs(), row, value, player)
+        # Normal likelihood of what was seen: the explainer's error and the label's own add up in the variance.
+        spread = (2 * by_value).exp() + noise.square()
+        row_spread = (2 * by_row).exp() + row_noise.square()
+        loss = ((spread.log() + residual.square() / spread) * active).sum() / count
+        loss = 0.5 * (loss + (row_spread.log() + away.square() / row_spread).mean())
+        shrink = row[1:].square().sum() + value[1:].square().sum() + player.square().sum()
+        optimizer.zero_grad()
+        torch.autograd.backward(loss + SHRINK * shrink)
+        optimizer.step()
+    with torch.no_grad():
+        for buffer, fitted in zip((difficulty.row, difficulty.value, difficulty.player), parameters, strict=True):
+            buffer.copy_(fitted)
+
+
+@torch.no_grad()
+def _mean_square(network: ExplainerNetwork, labels: LabelSet) -> Tensor:
+    """The mean of h h', (hidden, hidden), in float64."""
+    total: Tensor | float = 0.0
+    for start in range(0, len(labels), AT_A_TIME):
+        part = labels.take(torch.arange(start, min(start + AT_A_TIME, len(labels))))
+        hidden = network.attribution.hidden(network.latent(part.codes), part.total).double()
+        total = total + hidden.T @ hidden
+    assert isinstance(total, Tensor)
+    return total / len(labels)
