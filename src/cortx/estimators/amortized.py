@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 LEAST_UNBIASED = 8
 """Two halves of two pairs: a spread needs two."""
 
-TAU_SPREAD = 0.7
+TAU_SPREAD = 0.6
 """Deviation of log tau: an explainer's scales are believed within a factor of two, mostly.
 
 Wider, and a few pairs that mislead by chance overrule a good prior; narrower, and a wrong one stays for too long.
@@ -39,9 +39,8 @@ SMALLEST_SHARE = 1e-3
 # Noise of a pair as a multiple of what the prior leaves open about it, from "the game is additive" to "trust the
 # prior", in decades: fine where it matters. A Cauchy curve says which are likely; its tails leave room for either end.
 RATIOS = 10.0 ** np.concatenate([np.arange(-20, -5), np.arange(-5, 8.01, 0.25)])
-RATIO_CENTRE, RATIO_WIDTH = np.log(10.0), 3.0
+RATIO_CENTRE, RATIO_WIDTH = np.log(30.0), 2.0
 RATIO_LOG_PRIOR = np.log(np.gradient(np.log(RATIOS))) - np.log1p(((np.log(RATIOS) - RATIO_CENTRE) / RATIO_WIDTH) ** 2)
-
 
 NUMBERS_AT_A_TIME = 2**20
 """Of the posterior at all ratios: 8 MiB, a few times over."""

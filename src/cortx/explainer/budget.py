@@ -133,14 +133,14 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
         validation, rest = learners[:n_validation], learners[n_validation:]
         validation_cost = float(precise_costs[validation].sum())
         left -= validation_cost
-        per_row = copies * cheap + 1
+        per_row = copies * 2 * max(1, n_players - 1) + 1  # one antithetic pair of permutations
         positives = recipe.pretrain.n_positives * copies if _asks_for_positives(recipe) else 0
         train = rest[: max(0, int(left / (per_row + positives)))]
-        asks = (Ask("kernel", per_row),)
+        asks = (Ask("permutation", per_row),)
         train_cost = len(train) * per_row
         # More than every row once: further rounds double what each label rests on.
         while len(train) == len(rest) and 2 * train_cost + len(train) * positives <= left:
-            asks += (Ask("kernel", sum(ask.budget for ask in asks), round=len(asks)),)
+            asks += (Ask("permutation", sum(ask.budget for ask in asks), round=len(asks)),)
             train_cost *= 2
         pretraining = np.sort(train[: recipe.pretrain.most_rows])
         pre_cost = positives
