@@ -21,12 +21,11 @@ PER_ROW, DEFAULT_BUDGETS = 100, (500_000, 5_000_000)
 LEAST_CALIBRATION, MOST_CALIBRATION = 50, 500
 LEAST_TRAINING = 50
 CALIBRATION_SHARE = 0.15
-PRETRAINING_SHARE = 0.2
+PRETRAINING_SHARE = 0.4
 PRECISE = 8_192
 """The most that one precise label may cost: enough to enumerate 13 players."""
-ENUMERATE_SHARE = 0.01
-"""Rows are enumerated if the budget pays for this share of the table; else many are sampled."""
-ENUMERATE_ROWS = 150
+ENUMERATE_ROWS = 30
+"""Rows are enumerated if the budget pays for so many beside rough labels for others; else many are sampled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +49,9 @@ class Plan:
     @property
     def total(self) -> int:
         return sum(self.expected.values())
+
+    def __str__(self) -> str:
+        return self.describe()
 
     def describe(self, evaluations_per_second: float | None = None) -> str:
         """The plan in words."""
@@ -113,9 +115,7 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
     n_pretraining = int(min(recipe.pretrain.most_rows, len(learners), share))
     cumulative = np.cumsum(exact[learners])
     affordable = int(np.searchsorted(cumulative, left - n_pretraining * pre_cost, side="right"))
-    enumerate_ = bool(exact.max() <= most_precise) and affordable >= min(
-        len(learners), max(ENUMERATE_ROWS, ENUMERATE_SHARE * n_rows)
-    )
+    enumerate_ = bool(exact.max() <= most_precise) and affordable >= ENUMERATE_ROWS
     asks: tuple[Ask, ...]
     if enumerate_:
         mode: Literal["enumerate", "sample"] = "enumerate"
@@ -138,10 +138,13 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
         train = rest[: max(0, int(left / (per_row + positives)))]
         asks = (Ask("permutation", per_row),)
         train_cost = len(train) * per_row
-        # More than every row once: further rounds double what each label rests on.
-        while len(train) == len(rest) and 2 * train_cost + len(train) * positives <= left:
-            asks += (Ask("permutation", sum(ask.budget for ask in asks), round=len(asks)),)
-            train_cost *= 2
+        # More than every row once: further rounds, a quarter of what was spent so far, make each label firmer.
+        while len(train) == len(rest):
+            pairs = max(1, sum(ask.budget // per_row for ask in asks) // 4)
+            if train_cost + len(train) * (pairs * per_row + positives) > left:
+                break
+            asks += (Ask("permutation", pairs * per_row, round=len(asks)),)
+            train_cost += len(train) * pairs * per_row
         pretraining = np.sort(train[: recipe.pretrain.most_rows])
         pre_cost = positives
     if len(train) < LEAST_TRAINING - 10:

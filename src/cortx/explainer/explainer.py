@@ -12,7 +12,12 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError, NotFittedError
-from cortx.explainer.fit import Fitted, Request, fit_explainer
+from cortx.estimators.shapley import shapley
+from cortx.explainer.budget import Plan, make_plan
+from cortx.explainer.calibration import Calibration
+from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
+from cortx.explainer.labels import given_labels, label_budget
+from cortx.explainer.refine import Predicted, refine
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation
 from cortx.games import Game
@@ -92,7 +97,7 @@ class CoRTX:
         ----------
         budget:
             Model evaluations that the fit may spend, everything included: it decides what to label and how
-            precisely, says so before it spends (`cortx.plan`), keeps some labels aside for the bounds of
+            precisely, says so before it spends (`plan`), keeps some labels aside for the bounds of
             ``explain(confidence=...)``, and stops when more would not help (`learning_curve_`). By default 100 for
             each row, between 500,000 and 5 million. Labels are kept: fitting again with a larger budget goes on.
         labels:
@@ -137,6 +142,32 @@ class CoRTX:
         self._store.check_again()
         return self._store
 
+    def plan(self, game: Game, X: Any, budget: int | None = None) -> Plan:
+        """How `fit` would spend a budget; print it. It asks the model for its base value only."""
+        return make_plan(game, game.rows(X), budget, self.resolved_recipe(), int(self.seed))
+
+    def calibrate(self, rows: Any, *, budget: int | None = None, progress: bool | None = None) -> CoRTX:
+        """Makes the bounds of ``explain(confidence=...)`` from labels that the fit has not seen, and keeps them.
+
+        Parameters
+        ----------
+        rows:
+            An `Explanation` with its rows and standard errors (from `cortx.shapley`), or a table to label here, with
+            the model. Bounds hold for rows like these, so take recent ones: new rows give new bounds.
+        budget:
+            Model evaluations for each row of a table; by default what labels of a fit cost.
+        """
+        fitted, game = self.fitted, self._game
+        if game is None:
+            raise InputError("calibrate() needs the model; load the explainer with model=...")
+        if not isinstance(rows, Explanation):
+            self._read(plain(rows))
+            rows = shapley(game, rows, budget=budget or label_budget(game), views=0, seed=self.seed, progress=progress)
+        labels = given_labels(rows, game, None, None)
+        calibration = calibrate_network(fitted.network, game, fitted.spec.schema, labels)
+        self._fitted = replace(fitted, calibration=calibration)
+        return self
+
     def resolved_recipe(self) -> Recipe:
         """The recipe with this explainer's own choices in it."""
         recipe = get_recipe(self.recipe)
@@ -176,6 +207,21 @@ class CoRTX:
         return self.fitted.history
 
     @property
+    def learning_curve_(self) -> list[dict[str, float]]:
+        """Validation error by training labels and evaluations, as a budget was spent (`cortx.plots.learning_curve`)."""
+        return self.fitted.curve
+
+    @property
+    def calibration(self) -> Calibration:
+        """What the bounds rest on."""
+        if self.fitted.calibration is None:
+            raise InputError(
+                "this explainer is not calibrated, so it has no bounds: fit it with budget=..., or call "
+                "calibrate(rows) with rows that the fit has not seen"
+            )
+        return self.fitted.calibration
+
+    @property
     def feature_names_in_(self) -> npt.NDArray[np.str_]:
         return np.array(self.fitted.spec.schema.names)
 
@@ -185,54 +231,129 @@ class CoRTX:
 
     # Explaining -----------------------------------------------------------------------------------------------
 
-    def __call__(self, X: Any, outputs: Any = None) -> Explanation:
-        return self.explain(X, outputs)
+    def __call__(self, X: Any, outputs: Any = None, *, confidence: float | None = None) -> Explanation:
+        return self.explain(X, outputs, confidence=confidence)
 
-    def explain(self, X: Any, outputs: Any = None) -> Explanation:
+    def explain(
+        self,
+        X: Any,
+        outputs: Any = None,
+        *,
+        confidence: float | None = None,
+        tolerance: float | None = None,
+        budget: int | None = None,
+        progress: bool | None = None,
+    ) -> Explanation:
         """Attributions and rankings of rows in one forward pass.
 
         Attributions add up to f(x) - f(reference) when the model's output is known: from `outputs` (what the game's
         model gave for these rows), or from the model itself (one evaluation a row). With neither, the explainer
         guesses the output, and ``explanation.outputs`` is None.
+
+        Parameters
+        ----------
+        confidence:
+            Bounds that hold for this share of fresh rows: ``error_bound`` on a row's l2 error, ``lower_bounds`` and
+            ``upper_bounds`` on all its values at once, and from these ``stable_ranks``. Needs a calibrated explainer
+            (`fit` with a budget, or `calibrate`) and the model's output. For several outputs they hold for each.
+        tolerance:
+            Rows whose error bound is larger are refined with the model, starting from the explainer's answer, until
+            it is not (``refined`` says which); ``explanation.evaluations`` says at what price. `confidence` is then
+            0.9 unless given.
+        budget:
+            Evaluations that refining one row may cost, at most; by default 65,536 (times the rows of a background).
         """
         started = perf_counter()
         X = plain(X)
         table, spec = self._read(X), self.fitted.spec
+        if tolerance is not None:
+            confidence = 0.9 if confidence is None else confidence
+            if not tolerance > 0:
+                raise InputError(f"tolerance must be positive, got {tolerance!r}")
+            if self._game is None:
+                raise InputError(
+                    "tolerance= refines rows with the model, and none is attached; load the explainer with model=..."
+                )
+        factors = None if confidence is None else self.calibration.factors(confidence)
         known, evaluations = self._outputs(table, outputs)
-        n_rows, single = len(table), len(spec.base_values) == 1
-        network = self.fitted.network
-        values = np.empty((n_rows, network.n_players, network.n_outputs))
-        ranking = np.empty(values.shape, dtype=np.int64) if "ranking" in network.heads else None
+        if factors is not None and known is None:
+            raise InputError(
+                "bounds hold for explanations that add up to the model's output; give outputs=..., or load the "
+                "explainer with model=..."
+            )
+        answer = self._answer(table, known, errors=factors is not None)
+        bounds = None if factors is None else answer.bounds(*factors)
+        if tolerance is not None and bounds is not None:
+            assert self._game is not None
+            assert known is not None
+            assert confidence is not None
+            spent = self._game.evaluations
+            answer, bounds = refine(
+                self._game, X, answer, bounds, tolerance=float(tolerance), confidence=confidence, budget=budget,
+                seed=self.fitted.seed, show=progress,
+            )  # fmt: skip
+            evaluations += self._game.evaluations - spent
+        single = len(spec.base_values) == 1
+
+        def shown(array: Any) -> Any:
+            """Without the axis of outputs where there is one."""
+            return None if array is None else array[..., 0] if single else array
+
+        return Explanation(
+            values=shown(answer.values),
+            base_values=shown(np.broadcast_to(spec.base_values, (len(table), len(spec.base_values)))),
+            feature_names=spec.players.names,
+            data=X,
+            output_names=spec.output_names,
+            outputs=shown(known),
+            evaluations=evaluations,
+            seconds=perf_counter() - started,
+            method="cortx",
+            predicted_ranking=shown(answer.ranking),
+            lower_bounds=None if bounds is None else shown(bounds.lower),
+            upper_bounds=None if bounds is None else shown(bounds.upper),
+            error_bound=None if bounds is None else shown(bounds.error),
+            confidence=confidence,
+            refined=None if bounds is None else bounds.refined,
+        )
+
+    def prior(self, X: Any, outputs: Any) -> tuple[Array, Array]:
+        """Attributions and how far off each usually is, (rows, players, outputs): where an estimator may start.
+
+        ``cortx.shapley(game, X, method="amortized", explainer=explainer)`` asks for it.
+        """
+        table = self._read(plain(X))
+        known, _ = self._outputs(table, outputs)
+        answer = self._answer(table, known, errors=True)
+        assert answer.typical is not None
+        return answer.values, answer.typical
+
+    def _answer(self, table: Table, known: Array | None, *, errors: bool) -> Predicted:
+        """The network on all rows, in chunks; `errors` asks how far off it may be."""
+        network, base_values = self.fitted.network, self.fitted.spec.base_values
+        shape = (len(table), network.n_players, network.n_outputs)
+        values = np.empty(shape)
+        ranking = np.empty(shape, dtype=np.int64) if "ranking" in network.heads else None
+        typical, typical_row = (np.empty(shape), np.empty((shape[0], shape[2]))) if errors else (None, None)
+        active = np.empty(shape[:2], dtype=bool)
         with torch.inference_mode():
-            for start in range(0, n_rows, ROWS_AT_A_TIME):
+            for start in range(0, len(table), ROWS_AT_A_TIME):
                 part = slice(start, start + ROWS_AT_A_TIME)
                 codes = torch.from_numpy(table.matrix[part])
+                sharers = network.attribution.sharers(network.active(codes))
                 if known is None:
                     answer = network(codes, network.guess_total(codes))
                     values[part] = answer.values.numpy()
                 else:
-                    total = torch.from_numpy(known[part] - spec.base_values)
+                    total = torch.from_numpy(known[part] - base_values)
                     answer = network(codes, total.to(torch.float32))
-                    values[part] = exact_total(
-                        answer.values, total, network.attribution.sharers(network.active(codes))
-                    ).numpy()
-                if ranking is not None and answer.ranking is not None:
+                    values[part] = exact_total(answer.values, total, sharers).numpy()
+                if ranking is not None:
                     ranking[part] = answer.ranking.numpy()
-        every = (slice(None), slice(None), 0) if single else (slice(None),)
-        return Explanation(
-            values=values[every],
-            base_values=np.broadcast_to(
-                spec.base_values[0] if single else spec.base_values, values[:, 0][every[1:]].shape
-            ),
-            feature_names=spec.players.names,
-            data=X,
-            output_names=spec.output_names,
-            outputs=None if known is None else known[:, 0] if single else known,
-            evaluations=evaluations,
-            seconds=perf_counter() - started,
-            method="cortx",
-            predicted_ranking=None if ranking is None else ranking[every],
-        )
+                if typical is not None and typical_row is not None:
+                    by_value, by_row = network.typical_errors(answer)
+                    typical[part], typical_row[part], active[part] = by_value.numpy(), by_row.numpy(), sharers.numpy()
+        return Predicted(values, ranking, typical, typical_row, active)
 
     def latent(self, X: Any) -> npt.NDArray[np.float32]:
         """The latent explanation of rows, (rows, latent); it needs neither the model nor its outputs."""

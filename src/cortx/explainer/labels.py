@@ -77,7 +77,7 @@ class Labels:
         )
 
 
-def given_labels(labels: Any, game: Game, rows: Rows, outputs_of_rows: Array) -> Labels:
+def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Array | None) -> Labels:
     """Reads ``labels=``: an `Explanation` with its rows, or a pair (indices into the table, values)."""
     outputs: Any
     if isinstance(labels, Explanation):
@@ -103,6 +103,8 @@ def given_labels(labels: Any, game: Game, rows: Rows, outputs_of_rows: Array) ->
             indices, values = labels
         except (TypeError, ValueError) as error:
             raise InputError("labels= takes an Explanation, or a pair: indices into X, and their values") from error
+        assert rows is not None
+        assert outputs_of_rows is not None
         index = np.asarray(indices)
         if index.ndim != 1 or index.dtype.kind not in "iu":
             raise InputError(f"the label indices must be whole numbers, got dtype {index.dtype}, shape {index.shape}")
@@ -143,7 +145,7 @@ def make_labels(
     logger.info("labelling %s of %s rows", f"{count:,}", f"{n_rows:,}")
     # All parts take as many free views as the whole would.
     n_views = views_per_row(game, count)
-    budget = max(LABEL_BUDGET, game.evaluations_per_value * (4 * game.n_players + 2))
+    budget = label_budget(game)
     parts: list[Explanation] = []
     seconds, evaluations = 0.0, 0
     with progress_bar("labels", count, show=show) as advance:
@@ -170,6 +172,11 @@ def make_labels(
         views=_joined_views(parts),
         errors=np.concatenate([part.error_std for part in parts if part.error_std is not None]).reshape(shape),
     )
+
+
+def label_budget(game: Game) -> int:
+    """Evaluations for one precise label, unless somebody says otherwise."""
+    return max(LABEL_BUDGET, game.evaluations_per_value * (4 * game.n_players + 2))
 
 
 def _joined_views(parts: list[Explanation]) -> Views | None:
