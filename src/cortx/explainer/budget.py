@@ -19,12 +19,12 @@ IntArray = npt.NDArray[np.int64]
 PER_ROW, DEFAULT_BUDGETS = 100, (500_000, 5_000_000)
 """The default budget: so many evaluations for each row, within limits; a background multiplies it."""
 LEAST_CALIBRATION, MOST_CALIBRATION = 50, 500
-LEAST_TRAINING = 50
+LEAST_TRAINING, LEAST_VALIDATION = 50, 10
 CALIBRATION_SHARE = 0.15
 PRETRAINING_SHARE = 0.4
 PRECISE = 8_192
 """The most that one precise label may cost: enough to enumerate 13 players."""
-ENUMERATE_ROWS = 30
+ENUMERATE_ROWS = 100
 """Rows are enumerated if the budget pays for so many beside rough labels for others; else many are sampled."""
 
 
@@ -66,7 +66,7 @@ class Plan:
         lines += [f"  {self.expected[stage]:>12,}  {words}" for stage, words in parts.items()]
         left = self.budget - self.total
         if left > 0.02 * self.budget:
-            lines.append(f"  {left:>12,}  not needed")
+            lines.append(f"  {left:>12,}  left unspent")
         if evaluations_per_second:
             lines.append(f"  about {self.total / evaluations_per_second:,.0f} s of the model's time, training aside")
         return "\n".join(lines)
@@ -115,7 +115,7 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
     n_pretraining = int(min(recipe.pretrain.most_rows, len(learners), share))
     cumulative = np.cumsum(exact[learners])
     affordable = int(np.searchsorted(cumulative, left - n_pretraining * pre_cost, side="right"))
-    enumerate_ = bool(exact.max() <= most_precise) and affordable >= ENUMERATE_ROWS
+    enumerate_ = bool(exact.max() <= most_precise) and affordable >= min(ENUMERATE_ROWS, len(learners))
     asks: tuple[Ask, ...]
     if enumerate_:
         mode: Literal["enumerate", "sample"] = "enumerate"
@@ -129,7 +129,7 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
     else:
         mode = "sample"
         precise = Ask("auto", max(per_precise, least_precise))
-        n_validation = max(10, n_calibration // 4)
+        n_validation = max(LEAST_VALIDATION, n_calibration // 4)
         validation, rest = learners[:n_validation], learners[n_validation:]
         validation_cost = float(precise_costs[validation].sum())
         left -= validation_cost
@@ -147,7 +147,7 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
             train_cost += len(train) * pairs * per_row
         pretraining = np.sort(train[: recipe.pretrain.most_rows])
         pre_cost = positives
-    if len(train) < LEAST_TRAINING - 10:
+    if len(train) < LEAST_TRAINING - LEAST_VALIDATION:
         least = spent + validation_cost + LEAST_TRAINING * (copies * cheap + 1 + pre_cost)
         raise BudgetError(
             f"budget={budget:,} is too small: {n_calibration} precise labels for calibration alone cost about "
@@ -197,9 +197,9 @@ def _pretraining_cost(game: Game, rows: Rows, recipe: Recipe) -> float:
 
 
 def _split(rows: IntArray, share: float) -> tuple[IntArray, IntArray]:
-    """Every tenth row (or what the share says) validates, so that more rows never change the roles of these."""
-    every = max(2, round(1 / share))
-    validates = np.arange(len(rows)) % every == 0
+    """The first few rows and then every tenth (or what the share says) validate: more rows never change their roles."""
+    place = np.arange(len(rows))
+    validates = (place < LEAST_VALIDATION) | (place % max(2, round(1 / share)) == 0)
     return rows[~validates], rows[validates]
 
 
