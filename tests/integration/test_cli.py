@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from tests.conftest import make_tiny_recipe
 
 MODELS = '''
 import numpy as np
@@ -36,6 +38,9 @@ registry = Registry()
 
 def other(frame):
     return 0.5 + 0.4 * np.sin(frame["a"].to_numpy())
+
+def three(frame):
+    return np.full((len(frame), 3), 1 / 3)
 
 def broken(frame):
     raise RuntimeError("out of order")
@@ -94,6 +99,23 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def bounded(workshop: Path) -> Path:
+    """The workshop with a calibrated explainer, of one output and of two, and fresh rows as they were and shifted."""
+    import cortx as library
+
+    names: dict[str, Any] = {}
+    exec(MODELS, names)
+    rows = some_rows(400, seed=0).drop(columns="bought")
+    for name, target in (("bounded.cortx", None), ("both.cortx", "all")):
+        game = library.Game(names["model"], reference=rows, target=target)
+        library.CoRTX(make_tiny_recipe()).fit(game, rows, budget=8_000).save(workshop / name)
+    fresh = some_rows(150, seed=5).assign(region=np.where(np.arange(150) % 3, "north", "[south]"))
+    fresh.to_csv(workshop / "fresh.csv", index=False)
+    fresh.assign(b=fresh["b"] - 2).to_csv(workshop / "shifted.csv", index=False)
+    return workshop
+
+
 # Without an explainer: quick ---------------------------------------------------------------------------------
 
 
@@ -135,6 +157,8 @@ def test_version(tmp_path: Path) -> None:
         (("scoring:model", "rows.csv", "--drop", "label"), ["--drop label", "it has a, b, colour"]),
         (("scoring:model", "rows.csv", "--group", "both"), ["'name=col1,col2'", "'both'"]),
         (("scoring:model", "rows.csv", "--recipe", "cake"), ["cake", "default"]),
+        (("scoring:model", "rows.csv", "--labels", "10", "--budget", "10"), ["--budget and --labels", "one of them"]),
+        (("scoring:model", "rows.csv", "--plot", "curve.svg"), [".png"]),
     ],
 )
 def test_fit_says_what_is_wrong(tmp_path: Path, arguments: tuple[str, ...], words: list[str]) -> None:
@@ -159,6 +183,7 @@ def test_fit_says_what_is_wrong(tmp_path: Path, arguments: tuple[str, ...], word
         (("scoring:model", "rows.csv", "--target", "maybe"), ["'maybe'", "no, yes"]),
         (("scoring:model", "rows.csv", "--labels", "3"), ["n_labels", "3"]),
         (("scoring:broken", "rows.csv"), ["RuntimeError", "out of order"]),
+        (("scoring:model", "rows.csv", "--budget", "10000"), ["20 rows", "at least 100 rows"]),
     ],
 )
 def test_fit_says_what_the_library_refuses(tmp_path: Path, arguments: tuple[str, ...], words: list[str]) -> None:
@@ -274,6 +299,160 @@ def test_evaluate_measures_against_fresh_labels(workshop: Path, tmp_path: Path) 
     assert 0 < result["label_evaluations"] <= 10 * 2**3
     assert result["l2"] < 0.5 * result["label_norm"]
     assert sorted(os.listdir(tmp_path)) == ["quality.json"]
+
+
+@pytest.mark.slow
+def test_evaluate_without_calibration_still_gives_a_verdict(workshop: Path, tmp_path: Path) -> None:
+    done = cortx("evaluate", "credit.cortx", "test.csv", "--model", "scoring:model", "--plot", tmp_path / "q.png",
+                 folder=workshop)  # fmt: skip
+    assert "not calibrated" in done.stdout
+    assert "VERDICT" in done.stdout
+    assert (tmp_path / "q.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_evaluate_says_that_it_fits(bounded: Path, tmp_path: Path) -> None:
+    done = cortx("evaluate", "bounded.cortx", "fresh.csv", "--model", "scoring:model", "--slice", "region",
+                 "--slice", "a", "--confidence", 0.8, "--json", tmp_path / "q.json", "--plot", tmp_path / "q.png",
+                 "--strict", folder=bounded)  # fmt: skip
+    for words in ("Bounds at 80% confidence", "The rows farthest from their labels", "By part of a column", "[south]",
+                  "Columns against the training table", "VERDICT: fits"):  # fmt: skip
+        assert words in done.stdout
+    assert "VERDICT" in done.stdout[-1_500:]
+    result = json.loads((tmp_path / "q.json").read_text())
+    assert (result["verdict"], result["fits"], result["rows"]) == ("fits", True, 150)
+    assert {part["column"] for part in result["slices"]} == {"region", "a"}
+    assert 0.7 <= result["coverage"]["bound"] <= 0.9
+    assert (tmp_path / "q.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(os.listdir(tmp_path)) == ["q.json", "q.png"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("table", "model", "verdict", "words"),
+    [
+        ("shifted.csv", "scoring:model", "data drifted", "column 'b': median"),
+        ("fresh.csv", "scoring:other", "model changed", "this is not the model of the fit"),
+    ],
+)
+def test_evaluate_calls_out_what_changed(bounded: Path, table: str, model: str, verdict: str, words: str) -> None:
+    done = cortx("evaluate", "both.cortx", table, "--model", model, folder=bounded)
+    assert f"VERDICT: {verdict}" in done.stdout
+    assert words in done.stdout
+    again = cortx("evaluate", "bounded.cortx", table, "--model", model, "--strict", folder=bounded, code=1)
+    assert f"VERDICT: {verdict}" in again.stdout
+    assert "Traceback" not in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bounded.cortx", "fresh.csv", "--model", "scoring:broken"), ["out of order"]),
+        (("bounded.cortx", "fresh.csv", "--model", "scoring:three"), ["3 outputs", "fitted for 1"]),
+        (("bounded.cortx", "fresh.csv", "--model", "scoring:model", "--slice", "planet"), ["--slice planet", "region"]),
+        (("bounded.cortx", "fresh.csv", "--model", "scoring:model", "--confidence", "2"), ["between 0 and 1"]),
+        (("bounded.cortx", "fresh.csv", "--model", "scoring:model", "--plot", "q.pdf"), [".png"]),
+    ],
+)
+def test_evaluate_says_what_is_wrong(bounded: Path, arguments: tuple[str, ...], words: list[str]) -> None:
+    done = cortx("evaluate", *arguments, folder=bounded, code=2)
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.slow
+def test_explain_with_bounds(bounded: Path, tmp_path: Path) -> None:
+    common = ("explain", "bounded.cortx", "fresh.csv", "--model", "scoring:model", "--confidence", 0.9)
+    cortx(*common, "--out", tmp_path / "all.csv", folder=bounded)
+    frame = pd.read_csv(tmp_path / "all.csv")
+    bands = [f"{name} ({end})" for name in ("a", "b", "colour") for end in ("lower", "upper")]
+    assert list(frame.columns) == ["a", "b", "colour", "base_value", *bands, "error_bound", "model_output"]
+    assert (frame["a (lower)"] <= frame["a"]).all()
+    assert (frame["a"] <= frame["a (upper)"]).all()
+    cortx(*common, "--top", 1, "--out", tmp_path / "top.csv", folder=bounded)
+    top = pd.read_csv(tmp_path / "top.csv")
+    names = ["feature_1", "value_1", "lower_1", "upper_1", "base_value", "error_bound", "model_output"]
+    assert list(top.columns) == names
+    for i, row in top.iterrows():
+        assert row["upper_1"] == pytest.approx(frame.loc[i, f"{row['feature_1']} (upper)"])
+    np.testing.assert_allclose(top["error_bound"], frame["error_bound"])
+
+
+@pytest.mark.slow
+def test_explain_refines_to_a_tolerance(bounded: Path, tmp_path: Path) -> None:
+    common = ("explain", "bounded.cortx", "fresh.csv", "--model", "scoring:model", "--tolerance", 0.001)
+    done = cortx(*common, "--out", tmp_path / "all.csv", folder=bounded)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "of 150 rows were refined, 0 still exceed the tolerance of 0.001." in last
+    frame = pd.read_csv(tmp_path / "all.csv")
+    assert (frame["error_bound"] <= 0.001).all()
+    done = cortx(*common, "--refine-budget", 1, "--out", tmp_path / "none.csv", folder=bounded)
+    wide = (pd.read_csv(tmp_path / "none.csv")["error_bound"] > 0.001).sum()
+    assert wide > 0
+    assert f"0 of 150 rows were refined, {wide} still exceed" in done.stderr
+    assert "(" in last
+    assert "model evaluations" in last
+
+
+@pytest.mark.slow
+def test_explain_writes_reason_codes(bounded: Path, tmp_path: Path) -> None:
+    common = ("explain", "both.cortx", "fresh.csv", "--model", "scoring:model", "--reasons", 2, "--exclude", "b",
+              "--direction", "up", "--output", "yes")  # fmt: skip
+    cortx(*common, "--out", tmp_path / "why.csv", folder=bounded)
+    frame = pd.read_csv(tmp_path / "why.csv")
+    assert list(frame.columns[:6]) == ["row", "rank", "feature", "value", "attribution", "direction"]
+    assert set(frame["feature"]) <= {"a", "colour"}
+    assert (frame["attribution"] > 0).all()
+    cortx(*common, "--confidence", 0.9, "--out", tmp_path / "why.json", folder=bounded)
+    reasons = json.loads((tmp_path / "why.json").read_text())
+    assert len(reasons) == 150
+    assert reasons[0]["output"] == "yes"
+    assert sum(len(row["reasons"]) for row in reasons) == len(frame)
+    assert {"lower", "upper", "certain"} <= set(next(row for row in reasons if row["reasons"])["reasons"][0])
+    assert sorted(os.listdir(tmp_path)) == ["why.csv", "why.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("credit.cortx", "--confidence", "0.9"), ["not calibrated"]),
+        (("bounded.cortx", "--confidence", "0.999"), ["needs more calibration rows"]),
+        (("bounded.cortx", "--refine-budget", "9"), ["--tolerance"]),
+        (("bounded.cortx", "--exclude", "a"), ["--exclude", "--reasons K"]),
+        (("bounded.cortx", "--direction", "up"), ["--direction", "--reasons K"]),
+        (("bounded.cortx", "--reasons", "2", "--top", "2"), ["--top and --reasons"]),
+        (("bounded.cortx", "--reasons", "2", "--exclude", "planet"), ["planet"]),
+        (("both.cortx", "--reasons", "2"), ["2 outputs", "no, yes"]),
+    ],
+)
+def test_explain_says_what_bounds_and_reasons_need(
+    bounded: Path, tmp_path: Path, arguments: tuple[str, ...], words: list[str]
+) -> None:
+    explainer, *options = arguments
+    done = cortx("explain", explainer, "fresh.csv", "--model", "scoring:model", "--out", tmp_path / "why.csv", *options,
+                 folder=bounded, code=2)  # fmt: skip
+    for word in words:
+        assert word in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_fit_with_a_budget_plans_spends_and_calibrates(workshop: Path, tmp_path: Path) -> None:
+    some_rows(120, seed=0).to_csv(tmp_path / "train.csv", index=False)
+    done = cortx("fit", "scoring:model", tmp_path / "train.csv", "--drop", "bought", "--recipe", "quick", "--budget",
+                 9_000, "--out", tmp_path / "new.cortx", "--plot", tmp_path / "curve.png", folder=workshop)  # fmt: skip
+    assert done.stderr.count("plan for 9,000 model evaluations") == 1
+    assert "calibration" in done.stdout
+    words = " ".join(done.stdout.split())
+    assert "Calibrated on 50 rows, up to a confidence of 0.980; the median 90% bound on a row's error is" in words
+    # So few labels are bought at once: there is no curve to draw.
+    assert "There is no learning curve" in done.stderr
+    assert not (tmp_path / "curve.png").exists()
+    explained = ("explain", tmp_path / "new.cortx", "test.csv", "--model", "scoring:model", "--confidence", 0.95)
+    cortx(*explained, "--out", tmp_path / "why.csv", folder=workshop)
+    assert "error_bound" in pd.read_csv(tmp_path / "why.csv").columns
 
 
 @pytest.mark.slow

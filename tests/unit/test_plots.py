@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,31 @@ def explain(rows: int = 30, players: int = 5, **more: Any) -> Explanation:
 def banded(width: float = 0.2, **more: Any) -> Explanation:
     values = explain().values
     return explain(lower_bounds=values - width, upper_bounds=values + width, **more)
+
+
+def report(rows: int = 60, bounds: bool = True, outputs: int = 1, **changes: Any) -> Any:
+    """What plots read of a quality report: rows, errors, bounds and coverage, here without an explainer."""
+    generator = np.random.default_rng(0)
+    difficulty = generator.lognormal(-3, 0.5, size=(rows, outputs))
+    errors = difficulty * generator.lognormal(0, 0.4, size=(rows, outputs))
+    missed = errors > 1.6 * difficulty
+    levels = [
+        SimpleNamespace(confidence=c, bound=c - 0.02, bands=c + 0.01, low=c - 0.1, high=min(1, c + 0.1))
+        for c in (0.5, 0.7, 0.9, 0.95)
+    ]
+    facts: dict[str, Any] = {
+        "measures": {"rows": rows},
+        "verdict": "fits",
+        "fits": True,
+        "confidence": 0.9,
+        "errors": errors,
+        "difficulty": difficulty,
+        "bounds": 1.6 * difficulty if bounds else None,
+        "missed": missed if bounds else None,
+        "levels": levels if bounds else [],
+        "coverage": SimpleNamespace(bound=0.88, bands=0.91) if bounds else None,
+    }
+    return SimpleNamespace(**(facts | changes))
 
 
 def texts(figure: Any) -> list[str]:
@@ -72,6 +98,8 @@ def assert_picture(path: Path) -> None:
         lambda path: plots.waterfall(banded(3.0, confidence=0.9), path=path),
         lambda path: plots.learning_curve(CURVE, target=0.02, title="Census", path=path),
         lambda path: plots.learning_curve(CURVE[:1], path=path),
+        lambda path: plots.quality(report(), title="credit.cortx", path=path),
+        lambda path: plots.quality(report(rows=3, bounds=False, fits=False, verdict="error grew"), path=path),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -242,6 +270,41 @@ def test_learning_curve_labels_do_not_overlap() -> None:
         assert not any(first.overlaps(second) for second in extents[i + 1 :])
 
 
+def test_quality_shows_coverage_and_errors() -> None:
+    found = report(outputs=2)
+    figure = plots.quality(found)
+    left, right = figure.axes
+    bounds, bands = left.lines[1:]
+    np.testing.assert_allclose(bounds.get_xydata(), [[level.confidence, level.bound] for level in found.levels])
+    np.testing.assert_allclose(bands.get_ydata(), [level.bands for level in found.levels])
+    assert (right.get_xscale(), right.get_yscale()) == ("log", "log")
+    dots, missed = (part.get_offsets() for part in right.collections)
+    expected = np.stack([found.bounds.ravel(), found.errors.ravel()], axis=1)
+    np.testing.assert_allclose(dots, expected[~found.missed.ravel()])
+    np.testing.assert_allclose(missed, expected[found.missed.ravel()])
+    line = right.lines[0].get_xydata()
+    np.testing.assert_allclose(line[:, 0], line[:, 1])
+    shown = texts(figure)
+    assert "verdict: fits (60 fresh rows)" in shown
+    assert "at 90%: bounds held for 88.0%, bands for 91.0%" in shown
+    assert f"missed ({found.missed.sum()})" in shown
+    for axes in figure.axes:
+        for collection in axes.collections:
+            inside = axes.viewLim.get_points()
+            assert (collection.get_datalim(axes.transData).get_points() >= inside[0]).all()
+
+
+def test_quality_without_bounds_or_with_exact_rows() -> None:
+    found = report(bounds=False)
+    figure = plots.quality(found)
+    assert len(figure.axes) == 1
+    np.testing.assert_allclose(figure.axes[0].collections[0].get_offsets()[:, 0], found.difficulty.ravel())
+    for errors in (np.zeros((60, 1)), np.where(np.arange(60)[:, None] < 30, 0, found.errors)):
+        figure = plots.quality(report(errors=errors, missed=np.zeros((60, 1), dtype=bool)))
+        assert len(figure.axes[1].collections[0].get_offsets()) == np.count_nonzero(errors)
+        figure.draw_without_rendering()
+
+
 def test_one_of_several_outputs() -> None:
     values = np.stack([np.zeros((4, 3)), np.ones((4, 3))], axis=2)
     names = ("no", "yes")
@@ -296,6 +359,7 @@ def test_names_are_never_formulas(tmp_path: Path) -> None:
     plots.summary(explanation, path=tmp_path / "b.png")
     plots.comparison([{"method": "$^$", "l2": 1, "microseconds": 1}], title="$_$", path=tmp_path / "c.png")
     plots.learning_curve(CURVE, title="$_$", path=tmp_path / "d.png")
+    plots.quality(report(), title="$_$", path=tmp_path / "e.png")
 
 
 @pytest.mark.parametrize(
@@ -323,6 +387,7 @@ def test_names_are_never_formulas(tmp_path: Path) -> None:
         (lambda: plots.learning_curve([CURVE[0] | {"labels": "?"}]), "labels must be a number in every point"),
         (lambda: plots.learning_curve(CURVE, target=-1.0), r"target must be a number above 0, got -1\.0"),
         (lambda: plots.learning_curve(CURVE, path="picture.svg"), r"must end in \.png"),
+        (lambda: plots.quality(report(), path="picture.svg"), r"must end in \.png"),
         (lambda: plots.comparison(RECORDS, highlight="theirs"), "one of exact, kernel, ours"),
     ],
 )

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from cortx.errors import ArtifactError, FingerprintError, InputError
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.fit import Fitted
+from cortx.explainer.profile import Profile
 from cortx.games import Game, GameSpec
 from cortx.games.players import Players
 from cortx.schema_json import schema_from_json, schema_to_json
@@ -83,7 +85,7 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
     tensors = _read_weights(path, manifest)
     try:
         settings, spec = manifest["settings"], _spec(manifest, tensors)
-        recipe = Recipe.from_json(manifest["recipe"])
+        recipe, profile = Recipe.from_json(manifest["recipe"]), Profile.from_json(manifest["profile"])
         network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
         raise ArtifactError(f"the explainer in {path} cannot be rebuilt ({error}); save it again") from error
@@ -107,6 +109,7 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         probe_outputs=probe_outputs,
         curve=manifest["learning_curve"],
         calibration=_calibration(manifest, tensors),
+        profile=profile,
     )
     game = None
     if model is not None:
@@ -150,6 +153,7 @@ def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> di
         "quality": fitted.quality,
         "calibration": _calibration_facts(fitted.calibration),
         "learning_curve": fitted.curve,
+        "profile": fitted.profile.to_json(),
         "costs": fitted.costs,
         "recipe": fitted.recipe.to_json(),
         "history": fitted.history,
@@ -271,25 +275,44 @@ def _network(
     return network.eval().requires_grad_(False)
 
 
+@dataclass(frozen=True)
+class ModelDifference:
+    """How far a model's outputs on the probe rows are from the fingerprint, and the spread of that output there."""
+
+    largest: float
+    spread: float
+
+    @property
+    def same(self) -> bool:
+        return self.largest <= FINGERPRINT_TOLERANCE * self.spread
+
+
+def compare_model(game: Game, fitted: Fitted, called: str = "the explainer") -> ModelDifference:
+    """Runs the model on the probe rows; the output that differs most, measured by its spread, counts."""
+    outputs, expected = game.fingerprint(fitted.probe, fitted.spec.schema), fitted.probe_outputs
+    if outputs.shape != expected.shape:
+        raise FingerprintError(
+            f"the model gives {outputs.shape[1]} outputs, {called} was fitted for {expected.shape[1]}"
+        )
+    spreads, differences = np.maximum(np.ptp(expected, axis=0), 1e-6), np.abs(outputs - expected).max(axis=0)
+    output = int((differences / spreads).argmax())
+    return ModelDifference(float(differences[output]), float(spreads[output]))
+
+
 def _check_model(game: Game, fitted: Fitted, path: Path) -> None:
     """The model must give the fingerprint's outputs on the probe rows."""
     try:
-        outputs = game.fingerprint(fitted.probe, fitted.spec.schema)
+        found = compare_model(game, fitted, f"the explainer in {path}")
+    except FingerprintError:
+        raise
     except Exception as error:
         raise FingerprintError(
             f"this is not the model that the explainer in {path} was fitted for: it cannot be run on the probe rows "
             f"({error}); load the explainer with the model it was fitted for"
         ) from error
-    expected = fitted.probe_outputs
-    if outputs.shape != expected.shape:
+    if not found.same:
         raise FingerprintError(
-            f"the model gives {outputs.shape[1]} outputs, the explainer in {path} was fitted for {expected.shape[1]}"
-        )
-    spreads, differences = np.maximum(np.ptp(expected, axis=0), 1e-6), np.abs(outputs - expected).max(axis=0)
-    output = int((differences / spreads).argmax())
-    spread, worst = float(spreads[output]), float(differences[output])
-    if worst > FINGERPRINT_TOLERANCE * spread:
-        raise FingerprintError(
-            f"this is not the model that the explainer in {path} was fitted for: on its {len(expected)} probe rows the "
-            f"outputs differ by up to {worst:.3g} (their spread is {spread:.3g}); load it with that model, or fit again"
+            f"this is not the model that the explainer in {path} was fitted for: on its {len(fitted.probe)} probe rows "
+            f"the outputs differ by up to {found.largest:.3g} (their spread is {found.spread:.3g}); load it with that "
+            "model, or fit again"
         )

@@ -93,7 +93,7 @@ def calibrate(
         # With chance 1 - NOISE_RISK the true values lie this near to the label, all at once.
         n_players = residual.shape[1]
         reach = NormalDist().inv_cdf(1 - NOISE_RISK / (2 * n_players))
-        away = away + noise_radius(errors)
+        away = _farthest(away, errors, NOISE_RISK)
         residual = np.abs(residual) + reach * errors
     bands = np.where(active[..., None], np.abs(residual) / typical, 0.0).max(axis=1)
     return Calibration(
@@ -103,6 +103,18 @@ def calibrate(
         mean_l2=mean_l2,
         evaluations=evaluations,
     )
+
+
+def _farthest(distance: Array, errors: Array, risk: float) -> Array:
+    """How far off the prediction can be, given its distance to a noisy label, (rows, outputs), at this risk.
+
+    The squared distance to the label is d^2 + 2 d.e + |e|^2 with normal e: the middle is above -2 z d max s, and the
+    last above sum s_j^2 - 2 sqrt(t sum s_j^4) (Laurent and Massart 2000), each with half the risk; solved for d.
+    """
+    squares = np.square(errors)
+    reach = NormalDist().inv_cdf(1 - risk / 2) * np.sqrt(squares.max(axis=1))
+    lowest = squares.sum(axis=1) - 2 * np.sqrt(-math.log(risk / 2) * np.square(squares).sum(axis=1))
+    return np.asarray(reach + np.sqrt(np.square(reach) + np.maximum(np.square(distance) - lowest, 0.0)))
 
 
 def noise_radius(errors: Array, risk: float = NOISE_RISK) -> Array:

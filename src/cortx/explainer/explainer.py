@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
 from cortx.training.positives import Positives
 from cortx.training.recipe import Recipe, RecipeName, get_recipe
+
+if TYPE_CHECKING:
+    from cortx.explainer.report import QualityReport
 
 Array = npt.NDArray[np.float64]
 ROWS_AT_A_TIME = 8_192
@@ -410,6 +413,12 @@ class CoRTX:
         from cortx.explainer.artifact import save
 
         return save(self, folder)
+
+    def evaluate(self, X: Any, **options: Any) -> QualityReport:
+        """Checks the explainer on fresh rows; the options are those of `cortx.explainer.evaluation.evaluate`."""
+        from cortx.explainer.evaluation import evaluate
+
+        return evaluate(self, X, **options)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())

@@ -21,6 +21,7 @@ from cortx.explainer.calibration import Calibration, calibrate
 from cortx.explainer.labels import Labels, given_labels, make_labels
 from cortx.explainer.learn import Learned, learn, trial
 from cortx.explainer.material import Material, PlannedLabels, cost, labels_as_given, rough_labels
+from cortx.explainer.profile import Profile, profile_of
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, GameSpec, Rows
@@ -60,6 +61,8 @@ class Fitted:
     curve: list[dict[str, float]]
     """Validation error by training labels and evaluations, as the budget was spent."""
     calibration: Calibration | None
+    profile: Profile
+    """What the columns of the training table looked like."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +115,7 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         probe_outputs=game.fingerprint(probe, rows.table.schema),
         curve=curve,
         calibration=calibration,
+        profile=profile_of(rows.table.matrix, rows.table.schema),
     )
     checkpoint.clear()
     if request.folder is not None:

@@ -11,6 +11,7 @@ import typer
 from cortx import __version__
 from cortx.errors import CortxError, InputError
 from cortx.interfaces.files import TABLE_ENDINGS, load_model, read_file, replace_whole, write_file
+from cortx.interfaces.show import show_evaluation, show_fit
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
@@ -21,6 +22,7 @@ OutputName = Literal["auto", "probability", "log-odds", "raw"]
 RecipeChoice = Literal["default", "quick", "paper"]
 Unseen = Literal["error", "ignore"]
 Frame = Literal["numpy", "pandas", "polars", "pyarrow"]
+Direction = Literal["up", "down", "both"]
 
 app = typer.Typer(
     name="cortx",
@@ -117,9 +119,17 @@ def fit(
         RecipeChoice, typer.Option(help="default: best quality; quick: a first look; paper: as published.")
     ] = "default",
     heads: Annotated[str, typer.Option(help="'attribution', or 'attribution,ranking'.")] = "attribution",
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            help="Model evaluations that the whole fit may spend; by default 100 for each row of TABLE, between "
+            "500,000 and 5 million. Some of them calibrate the bounds of explain --confidence.",
+            show_default=False,
+        ),
+    ] = None,
     labels: Annotated[
         int | None,
-        typer.Option(help="Rows to label; by default 5% of the table, between 200 and 2,000.", show_default=False),
+        typer.Option(help="Instead of --budget: rows to label, all to learn from, without bounds.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed, table and model give the same explainer.")] = 0,
     checkpoint: Annotated[
@@ -133,17 +143,24 @@ def fit(
         Frame | None,
         typer.Option(help="The kind of table the model takes; by default the kind that was read.", show_default=False),
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the learning curve, if there is one, as .png.", show_default=False)
+    ] = None,
 ) -> None:
     """Fit an explainer for a model, and save it as a folder.
 
     TABLE holds rows like those the model was trained on (their labels are not needed; --drop that column).
     A few rows are labelled with Shapley values by asking the model many times; the explainer learns from these.
+    The plan says before the fit how the evaluations will be spent.
 
     [bold]Example[/bold]
 
-    cortx fit scoring:model customers.csv --drop default --output probability --out credit.cortx
+    cortx fit scoring:model customers.csv --drop default --budget 500000 --out credit.cortx
     """
     # What is cheap to check comes first: torch is imported only then.
+    if budget is not None and labels is not None:
+        raise InputError("--budget and --labels both say what to learn from; use one of them")
+    _check_endings((plot, (".png",)))
     _log_to_stderr()
     _check_target_folder(out)
     groups = _groups(group or [])
@@ -154,16 +171,25 @@ def fit(
     game = _game(loaded, rows, reference, background, drop or [], output=output, target=_target(target),
                  groups=groups, categorical=categorical or [], frame=frame)  # fmt: skip
     explainer = CoRTX(recipe, heads=tuple(part.strip() for part in heads.split(",")), unseen=unseen, seed=seed)
-    explainer.fit(game, rows, n_labels=labels, checkpoint=checkpoint)
+    if labels is None and sys.stderr.isatty():  # elsewhere the log has it
+        typer.echo(str(explainer.plan(game, rows, budget)), err=True)
+    explainer.fit(game, rows, budget=budget, n_labels=labels, checkpoint=checkpoint)
     explainer.save(out)
-    _show_fit(explainer, out, len(rows))
+    show_fit(explainer, out, rows)
+    if plot is not None:
+        _plot_curve(explainer, plot)
 
 
 @app.command()
 def explain(
     explainer: ExplainerArgument,
     table: TableArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .csv or .parquet file to write.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="The .csv or .parquet file to write (--reasons: or .json).", show_default=False
+        ),
+    ],
     model: Annotated[
         str | None,
         typer.Option(
@@ -186,35 +212,74 @@ def explain(
         Path | None,
         typer.Option(help="Also draw a .png: a waterfall of one row, or a summary of many.", show_default=False),
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="Also write bounds that hold for this share of rows, such as 0.9.", show_default=False),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Refine rows with the model until their error bound is this small.", show_default=False),
+    ] = None,
+    refine_budget: Annotated[
+        int | None,
+        typer.Option(help="Model evaluations that --tolerance may spend on one row.", min=1, show_default=False),
+    ] = None,
+    reasons: Annotated[
+        int | None,
+        typer.Option(help="Write the K strongest reasons of each row, one a line.", min=1, show_default=False),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="A feature that --reasons must not name. Repeat for more.", show_default=False),
+    ] = None,
+    direction: Annotated[
+        Direction | None,
+        typer.Option(help="Reasons that raise the output (up), lower it (down), or both.", show_default="both"),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="The output that --reasons are about, if there are several.", show_default=False)
+    ] = None,
 ) -> None:
     """Explain every row of a table.
 
     Writes one column for each feature, base_value, and model_output where it is known: base_value plus the
     attributions is then model_output. Columns that the explainer does not know are left aside.
+    --confidence adds the bounds of every attribution and of the row's error.
 
     [bold]Example[/bold]
 
     cortx explain credit.cortx new.parquet --model scoring:model --out why.csv --plot why.png
+
+    cortx explain credit.cortx new.parquet --model scoring:model --out why.json --reasons 3 --confidence 0.9
     """
     from cortx.explainer.artifact import load
 
-    for path, allowed in ((out, TABLE_ENDINGS), (plot, (".png",))):
-        if path is not None and path.suffix.lower() not in allowed:
-            raise InputError(f"{path} must end in {' or '.join(allowed)}")
+    _check_endings((out, TABLE_ENDINGS if reasons is None else (*TABLE_ENDINGS, ".json")), (plot, (".png",)))
     if model is not None and outputs:
         raise InputError("--model and --outputs both give the model's output; use one of them")
+    _check_explain_options(top, reasons, tolerance, refine_budget, exclude, direction, output)
     loaded = load(explainer, None if model is None else load_model(model))
     rows = read_file(table)
     known = _output_columns(rows, outputs, table)
-    explanation = loaded.explain(_known_columns(rows, loaded), outputs=known)
-    write_file(explanation_frame(explanation, top), out)
+    explanation = loaded.explain(
+        _known_columns(rows, loaded), known, confidence=confidence, tolerance=tolerance, budget=refine_budget
+    )
+    if reasons is None:
+        write_file(explanation_frame(explanation, top), out)
+    else:
+        codes = explanation.reason_codes(reasons, exclude or (), direction or "both", output)
+        if out.suffix.lower() == ".json":
+            replace_whole(out, lambda path: path.write_text(codes.to_json() + "\n", encoding="utf-8"))
+        else:
+            write_file(codes.to_frame(), out)
     wrote = str(out)
     if plot is not None:
         _plot(explanation, plot)
         wrote += f" and {plot}"
     typer.echo(
         f"Explained {len(explanation):,} rows in {explanation.seconds:.3g} s "
-        f"({_microseconds(explanation)} per row, {explanation.evaluations:,} model evaluations) into {wrote}.",
+        f"({_microseconds(explanation)} per row, {explanation.evaluations:,} model evaluations) into {wrote}."
+        + _refined_words(explanation, tolerance),
         err=True,
     )
     if explanation.outputs is None:
@@ -233,57 +298,60 @@ def evaluate(
     budget: Annotated[
         int | None, typer.Option(help="Model evaluations for each row; by default 2,048.", show_default=False)
     ] = None,
+    confidence: Annotated[float, typer.Option(help="The bounds to check, if the explainer is calibrated.")] = 0.9,
+    slices: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slice",
+            help="A column of TABLE to report by, also one that the model does not take. Repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Chooses the rows and the draws of the labels.")] = 0,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the numbers as JSON.", show_default=False)
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw coverage and errors as .png.", show_default=False)
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Leave with exit code 1 unless the explainer fits.")] = False,
 ) -> None:
-    """Measure an explainer against fresh Shapley labels of random rows.
+    """Measure an explainer on fresh rows, and say whether it still fits the model and the data.
 
-    Give rows that the fit did not see: on its own rows an explainer looks better than it is.
+    Give rows that the fit did not see, as they come today. All are compared with the training table; random ones
+    are labelled with Shapley values and compared with what the explainer says of them. A model that changed, columns
+    that drifted, bounds that fail and errors that grew are called out.
 
     [bold]Example[/bold]
 
-    cortx evaluate credit.cortx holdout.csv --model scoring:model --rows 500 --json quality.json
+    cortx evaluate credit.cortx holdout.csv --model scoring:model --slice region --plot quality.png --strict
     """
-    import numpy as np
-
-    from cortx.estimators.shapley import shapley
     from cortx.explainer.artifact import load
-    from cortx.explanation import take_rows
-    from cortx.metrics import summary, throughput
-    from cortx.seeding import numpy_generator
+    from cortx.games.game import Game
 
+    _check_endings((plot, (".png",)))
     _log_to_stderr()
-    loaded = load(explainer, load_model(model))
-    game = loaded.game
-    assert game is not None
-    every = _known_columns(read_file(table), loaded)
-    count = min(rows, len(every))
-    chosen = np.sort(numpy_generator(seed, "rows to evaluate").choice(len(every), size=count, replace=False))
-    some = take_rows(every, chosen)
-    truth = shapley(game, some, method, budget=budget, views=0, seed=seed)
-    predicted = loaded.explain(some)
-    scores = summary(predicted, truth)
-    errors = np.asarray(truth.error_std, dtype=np.float64)
-    noise = float(np.sqrt(np.square(errors).reshape(count, -1).sum(axis=1)).mean())
-    seconds = 1 / throughput(loaded.explain, some)
-    result = {
-        "rows": count,
-        "method": truth.method,
-        **scores,
-        "label_norm": float(np.linalg.norm(truth.values, axis=1).mean()),
-        "label_standard_error": noise,
-        "label_evaluations": truth.evaluations,
-        "label_seconds_per_row": truth.seconds / count,
-        "explain_evaluations": predicted.evaluations,
-        "explain_seconds_per_row": seconds,
-    }
-    _show_evaluation(result, explainer)
+    # Without its model: another one is to be called out, not refused.
+    loaded = load(explainer)
+    game = Game.from_spec(load_model(model), loaded.fitted.spec)
+    every = read_file(table)
+    parts = {name: every[name].to_numpy() for name in _present(every, slices or [], "--slice", table)}
+    report = loaded.evaluate(
+        _known_columns(every, loaded), game=game, rows=rows, method=method, budget=budget, confidence=confidence,
+        slices=parts, seed=seed,
+    )  # fmt: skip
+    show_evaluation(report, explainer)
     if json_file is not None:
         import json
 
-        replace_whole(json_file, lambda path: path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8"))
+        text = json.dumps(report.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        replace_whole(json_file, lambda path: path.write_text(text, encoding="utf-8"))
+    if plot is not None:
+        from cortx.interfaces import plots
+
+        replace_whole(plot, lambda path: plots.quality(report, title=explainer.name, path=path))
+    if strict and not report.fits:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -308,10 +376,17 @@ def demo(
 # Columns -----------------------------------------------------------------------------------------------------
 
 
+def _present(rows: Any, columns: list[str], option: str, path: Path) -> list[str]:
+    """The columns, all of which the table must have."""
+    for name in columns:
+        if name not in rows.columns:
+            have = ", ".join(map(str, rows.columns))
+            raise InputError(f"{option} {name}: {path} has no such column; it has {have}")
+    return columns
+
+
 def _drop(rows: Any, columns: list[str], path: Path) -> Any:
-    missing = [name for name in columns if name not in rows.columns]
-    if missing:
-        raise InputError(f"--drop {missing[0]}: {path} has no such column; it has {', '.join(map(str, rows.columns))}")
+    _present(rows, columns, "--drop", path)
     return _keep(rows, [name for name in rows.columns if name not in columns])
 
 
@@ -330,11 +405,7 @@ def _output_columns(rows: Any, columns: list[str] | None, path: Path) -> Any:
         return None
     import numpy as np
 
-    missing = [name for name in columns if name not in rows.columns]
-    if missing:
-        raise InputError(
-            f"--outputs {missing[0]}: {path} has no such column; it has {', '.join(map(str, rows.columns))}"
-        )
+    _present(rows, columns, "--outputs", path)
     try:
         return np.stack([np.asarray(rows[name].to_numpy(), dtype=np.float64) for name in columns], axis=1)
     except (TypeError, ValueError) as error:
@@ -398,6 +469,31 @@ def _groups(texts: list[str]) -> dict[str, list[str]] | None:
     return groups or None
 
 
+def _check_endings(*files: tuple[Path | None, tuple[str, ...]]) -> None:
+    for path, allowed in files:
+        if path is not None and path.suffix.lower() not in allowed:
+            raise InputError(f"{path} must end in {' or '.join(allowed)}")
+
+
+def _check_explain_options(
+    top: int | None,
+    reasons: int | None,
+    tolerance: float | None,
+    refine_budget: int | None,
+    exclude: list[str] | None,
+    direction: Direction | None,
+    output: str | None,
+) -> None:
+    """Options that only mean something beside another one."""
+    if top is not None and reasons is not None:
+        raise InputError("--top and --reasons both choose what is written; use one of them")
+    if refine_budget is not None and tolerance is None:
+        raise InputError("--refine-budget limits what --tolerance spends; give --tolerance too")
+    for option, value in (("--exclude", exclude), ("--direction", direction), ("--output", output)):
+        if value and reasons is None:
+            raise InputError(f"{option} belongs to reason codes; give --reasons K too")
+
+
 def _check_target_folder(out: Path) -> None:
     """Says at once what `save` would refuse after a long fit."""
     if out.exists() and not (out / "manifest.json").is_file() and not (out.is_dir() and not any(out.iterdir())):
@@ -412,7 +508,8 @@ def explanation_frame(explanation: Explanation, top: int | None = None) -> Any:
     import narwhals as nw
     import numpy as np
 
-    frame = nw.from_native(explanation.to_frame(), eager_only=True)
+    lower, upper = explanation.lower_bounds, explanation.upper_bounds
+    frame = nw.from_native(explanation.to_frame(bounds=lower is not None), eager_only=True)
     values = explanation.values.reshape(*explanation.values.shape[:2], -1)
     n_outputs = values.shape[2]
     suffixes = [""] if explanation.values.ndim == 2 else [f":{name}" for name in explanation.output_names or ()]
@@ -424,8 +521,13 @@ def explanation_frame(explanation: Explanation, top: int | None = None) -> Any:
             order = np.argsort(-np.abs(values[:, :, k]), axis=1, kind="stable")[:, :top]
             for place in range(order.shape[1]):
                 columns[f"feature_{place + 1}{suffix}"] = names[order[:, place]].tolist()
-                columns[f"value_{place + 1}{suffix}"] = values[np.arange(len(values)), order[:, place], k]
+                for called, part in (("value", explanation.values), ("lower", lower), ("upper", upper)):
+                    if part is not None:
+                        each = part.reshape(values.shape)[np.arange(len(values)), order[:, place], k]
+                        columns[f"{called}_{place + 1}{suffix}"] = each
             columns[f"base_value{suffix}"] = frame[f"base_value{suffix}"].to_numpy()
+            if explanation.error_bound is not None:
+                columns[f"error_bound{suffix}"] = explanation.error_bound.reshape(len(values), -1)[:, k]
     else:
         columns = {name: frame[name].to_numpy() for name in frame.columns}
     if explanation.outputs is not None:
@@ -458,65 +560,23 @@ def _microseconds(explanation: Explanation) -> str:
     return f"{1e6 * explanation.seconds / max(1, len(explanation)):,.0f} µs"
 
 
-def _table(title: str, *columns: str) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position else "left")
-    return table
-
-
-def _show_fit(explainer: CoRTX, out: Path, n_rows: int) -> None:
-    from rich.console import Console
-
-    costs, quality = explainer.costs_, explainer.quality_
-    table = _table("What the fit cost", "stage", "rows", "model evaluations", "seconds")
-    for stage, cost in costs.items():
-        if isinstance(cost, dict):
-            name = f"labels ({cost['source']})" if stage == "labels" else stage
-            table.add_row(name, f"{cost['rows']:,}", f"{cost['evaluations']:,}", f"{cost['seconds']:.1f}")
-    seconds = sum(cost["seconds"] for cost in costs.values() if isinstance(cost, dict))
-    table.add_row("total", f"{n_rows:,}", f"{costs['total_evaluations']:,}", f"{seconds:.1f}", style="bold")
-    console = Console()
-    console.print(table)
-    share = quality["l2"] / quality["label_norm"] if quality["label_norm"] else float("nan")
-    console.print(
-        f"On {quality['rows']:,.0f} labels kept aside: mean l2 distance {quality['l2']:.3g} "
-        f"({share:.1%} of the labels' norm), Rank ACC {quality['rank_accuracy']:.3f}.",
-        highlight=False,
-    )
-    console.print(f"Saved to {out}.", highlight=False, soft_wrap=True)
+def _refined_words(explanation: Explanation, tolerance: float | None) -> str:
+    """What refining brought, where it was asked for."""
+    if tolerance is None or explanation.refined is None or explanation.error_bound is None:
+        return ""
+    wide = (explanation.error_bound.reshape(len(explanation), -1) > tolerance).any(axis=1)
+    refined = f"{int(explanation.refined.sum()):,} of {len(explanation):,} rows were refined"
+    return f" {refined}, {int(wide.sum()):,} still exceed the tolerance of {tolerance:g}."
 
 
-EVALUATION_WORDS = {
-    "l2": "mean l2 distance to the labels",
-    "relative_l2": "the same over the labels' norm",
-    "squared_l2": "mean squared distance",
-    "rank_accuracy": "Rank ACC",
-    "kendall_tau": "Kendall's tau",
-    "top_3_agreement": "agreement on the 3 strongest",
-    "label_standard_error": "standard error of the labels (l2)",
-}
+def _plot_curve(explainer: CoRTX, path: Path) -> None:
+    from cortx.interfaces import plots
 
-
-def _show_evaluation(result: dict[str, Any], explainer: Path) -> None:
-    from rich.console import Console
-
-    console = Console()
-    table = _table(f"{explainer} on {result['rows']:,} rows, labels: {result['method']}", "measure", "value")
-    for key, words in EVALUATION_WORDS.items():
-        table.add_row(words, f"{result[key]:.4g}")
-    console.print(table)
-    rows = result["rows"]
-    cost = _table("What a row costs", "way", "model evaluations", "microseconds")
-    for way, key in ((f"labels ({result['method']})", "label"), ("explainer", "explain")):
-        seconds = result[f"{key}_seconds_per_row"]
-        cost.add_row(way, f"{result[f'{key}_evaluations'] / rows:,.4g}", f"{1e6 * seconds:,.0f}")
-    console.print(cost)
-    if result["label_standard_error"] > 0.5 * result["l2"]:
-        console.print("The labels' own error is a large part of the distance; raise --budget for a sharper look.")
+    curve = explainer.learning_curve_
+    if curve:
+        replace_whole(path, lambda temporary: plots.learning_curve(curve, path=temporary))
+    else:
+        typer.echo(f"There is no learning curve, so {path} was not written: it takes a larger --budget.", err=True)
 
 
 if __name__ == "__main__":

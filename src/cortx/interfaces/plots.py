@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["agreement", "comparison", "learning_curve", "summary", "waterfall"]
+    from cortx.explainer.report import QualityReport
+
+__all__ = ["agreement", "comparison", "learning_curve", "quality", "summary", "waterfall"]
 
 Array = npt.NDArray[np.float64]
 
@@ -297,6 +299,94 @@ def learning_curve(
     axes.set_title(spent if title is None else f"{_plain(title, longest=70)}\n{spent}", fontsize=10, color=INK)
     _tidy(axes, grid="both")
     return _finish(figure, path)
+
+
+def quality(report: QualityReport, title: str | None = None, path: str | Path | None = None) -> Figure:
+    """What `CoRTX.evaluate` found: how often bounds held at each confidence, and each row's error against its bound.
+
+    Dots above the line are rows that the bound missed; those whose label is only noisy keep the colour of the others.
+    An explainer without bounds has one panel: errors against what it expected them to be.
+    """
+    rows = f"{report.measures['rows']:,} fresh rows"
+    if report.coverage is None or report.bounds is None:
+        figure = _new_figure("quality()", (5.4, 4.6))
+        _draw_errors(figure.add_subplot(), report, report.difficulty, None)
+    else:
+        figure = _new_figure("quality()", (10.2, 4.6))
+        left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
+        _draw_coverage(left, report)
+        _draw_errors(right, report, report.bounds, report.confidence)
+    head = f"verdict: {report.verdict} ({rows})"
+    head = head if title is None else f"{_plain(title, longest=70)}   {head}"
+    figure.suptitle(head, fontsize=11, color=INK if report.fits else UP)
+    return _finish(figure, path)
+
+
+def _draw_coverage(axes: Axes, report: QualityReport) -> None:
+    """Coverage against confidence, with the diagonal and the range of chance."""
+    asked = np.array([level.confidence for level in report.levels])
+    low, high = (np.array([getattr(level, end) for level in report.levels]) for end in ("low", "high"))
+    axes.fill_between(
+        asked, low, high, color=NEUTRAL, alpha=0.25, linewidth=0, zorder=1, label="what chance allows (95%)"
+    )
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle="--", zorder=2, label="as promised")
+    for key, colour, marker, label in (
+        ("bound", DOWN, "o", "error bounds"),
+        ("bands", UP, "s", "bands of all values"),
+    ):
+        held = [getattr(level, key) for level in report.levels]
+        axes.plot(asked, held, color=colour, linewidth=1.6, marker=marker, markersize=5, zorder=3, label=label)
+        low = np.minimum(low, held)
+    margin = 0.04 * (1 - asked.min())
+    axes.set_xlim(asked.min() - margin, 1 + margin)
+    axes.set_ylim(min(asked.min(), float(low.min())) - margin, 1 + margin)
+    axes.set_xlabel("confidence")
+    axes.set_ylabel("share of rows for which it held")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda share, _: f"{100 * share:.0f}%")
+    axes.legend(loc="upper left", fontsize=9, facecolor="white", edgecolor="none", framealpha=0.8)
+    assert report.coverage is not None
+    axes.set_title(
+        f"at {100 * report.confidence:.4g}%: bounds held for {report.coverage.bound:.1%}, "
+        f"bands for {report.coverage.bands:.1%}",
+        fontsize=10,
+        color=INK,
+    )
+    _tidy(axes, grid="both")
+
+
+def _draw_errors(axes: Axes, report: QualityReport, expected: Array, confidence: float | None) -> None:
+    """Errors against what was expected of them, (rows, outputs), on log scales; an error of zero has no place there."""
+    x, y = expected.ravel(), report.errors.ravel()
+    seen = (x > 0) & (y > 0)
+    missed = np.zeros(len(x), dtype=bool) if report.missed is None else report.missed.ravel()
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    size = float(np.clip(6_000 / max(1, len(x)), 5, 24))
+    style: dict[str, Any] = {"s": size, "linewidths": 0, "alpha": 0.6, "zorder": 3}
+    axes.scatter(x[seen & ~missed], y[seen & ~missed], color=DOWN, **style)
+    if missed.any():
+        axes.scatter(x[seen & missed], y[seen & missed], color=UP, label=f"missed ({missed.sum():,})", **style)
+    if seen.any():
+        _log_axis(axes.xaxis, x[seen], room=(0.06, 0.06))
+        _log_axis(axes.yaxis, y[seen], room=(0.06, 0.1))
+    limits = axes.get_xlim()
+    line = "error = expected" if confidence is None else f"the {100 * confidence:.4g}% bound"
+    axes.plot(limits, limits, color=INK, linewidth=1.0, linestyle="--", zorder=2, label=line, scaley=False)
+    axes.set_xlim(limits)
+    what = (
+        "error that the explainer expects" if confidence is None else "bound of the row, from its predicted difficulty"
+    )
+    axes.set_xlabel(f"{what} (log scale)")
+    axes.set_ylabel("l2 distance to the label (log scale)")
+    axes.legend(loc="lower right", fontsize=9, facecolor="white", edgecolor="none", framealpha=0.8)
+    middle = f"median error {_number(float(np.median(y)))}, median "
+    axes.set_title(
+        middle + ("expected " if confidence is None else "bound ") + _number(float(np.median(x))),
+        fontsize=10,
+        color=INK,
+    )
+    _tidy(axes, grid="both")
 
 
 # What the pictures read from an explanation --------------------------------------------------------------

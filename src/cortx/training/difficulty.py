@@ -16,7 +16,9 @@ RIDGE = 1e-4
 """Share of the mean square that is added before inverting."""
 FAINT = 0.05
 """A predicted value this share of the labels' scale counts as faint; below it nothing is told apart."""
-SHRINK = 1e-3
+SLOPE, SPREAD, BEND = 0.75, 0.3, 0.15
+"""What is believed before any label: errors grow with the 0.75th power of strangeness, give or take 0.3; players and
+magnitudes matter by e to the power of 0.3; the power itself changes little."""
 STEPS = 400
 AT_A_TIME = 8_192
 
@@ -31,16 +33,16 @@ class Difficulty(nn.Module):
 
     inverse: Tensor  # (hidden, hidden) M^-1
     centre: Tensor  # the mean log strangeness of the rows it was fitted on
-    row: Tensor  # (2, outputs) intercept and slope
-    value: Tensor  # (3, outputs) intercept, slope, and the exponent of the predicted magnitude
+    row: Tensor  # (3, outputs) intercept, slope and bend
+    value: Tensor  # (4, outputs) the same, and the exponent of the predicted magnitude
     player: Tensor  # (players, outputs) log factors
 
     def __init__(self, hidden: int, n_players: int, n_outputs: int) -> None:
         super().__init__()
         self.register_buffer("inverse", torch.eye(hidden))
         self.register_buffer("centre", torch.zeros(()))
-        self.register_buffer("row", torch.zeros(2, n_outputs))
-        self.register_buffer("value", torch.zeros(3, n_outputs))
+        self.register_buffer("row", torch.zeros(3, n_outputs))
+        self.register_buffer("value", torch.zeros(4, n_outputs))
         self.register_buffer("player", torch.zeros(n_players, n_outputs))
 
     def strangeness(self, hidden: Tensor) -> Tensor:
@@ -57,9 +59,9 @@ class Difficulty(nn.Module):
 
 def _log_sizes(strange: Tensor, magnitude: Tensor, row: Tensor, value: Tensor, player: Tensor) -> tuple[Tensor, Tensor]:
     """log typical errors over the labels' scale: (rows, players, outputs) and (rows, outputs)."""
-    strange = strange[:, None]
-    by_value = (value[0] + value[1] * strange)[:, None, :] + value[2] * (magnitude + FAINT).log() + player
-    return by_value, row[0] + row[1] * strange
+    powers = torch.stack([torch.ones_like(strange), strange, strange.square()], dim=1)  # (rows, 3)
+    by_value = (powers @ value[:3])[:, None, :] + value[3] * (magnitude + FAINT).log() + player
+    return by_value, powers @ row
 
 
 def fit_difficulty(network: ExplainerNetwork, known: Sequence[LabelSet], held_out: LabelSet, errors: Tensor) -> None:
@@ -83,10 +85,11 @@ def fit_difficulty(network: ExplainerNetwork, known: Sequence[LabelSet], held_ou
         row_noise = noise.square().sum(dim=1).sqrt()
         active = held_out.active[..., None].to(torch.float32)
         count = active.sum().clamp(min=1)
-    row, value = difficulty.row.clone(), difficulty.value.clone()
+    row, value = torch.zeros_like(difficulty.row), torch.zeros_like(difficulty.value)
+    row[1] = value[1] = SLOPE
     row[0] = away.mean(dim=0).clamp(min=1e-6).log()
     value[0] = ((residual * active).sum(dim=(0, 1)) / count).clamp(min=1e-6).log()
-    player = difficulty.player.clone()
+    player = torch.zeros_like(difficulty.player)
     parameters = [row.requires_grad_(), value.requires_grad_(), player.requires_grad_()]
     optimizer = torch.optim.Adam(parameters, lr=0.05)
     for step in range(STEPS):
@@ -98,13 +101,20 @@ def fit_difficulty(network: ExplainerNetwork, known: Sequence[LabelSet], held_ou
         row_spread = (2 * by_row).exp() + row_noise.square()
         loss = ((spread.log() + residual.square() / spread) * active).sum() / count
         loss = 0.5 * (loss + (row_spread.log() + away.square() / row_spread).mean())
-        shrink = row[1:].square().sum() + value[1:].square().sum() + player.square().sum()
+        belief = _belief(row[1], row[2], row[:0], len(residual))
+        belief = belief + _belief(value[1], value[2], torch.cat([value[3:], player]), count)
         optimizer.zero_grad()
-        torch.autograd.backward(loss + SHRINK * shrink)
+        torch.autograd.backward(loss + belief)
         optimizer.step()
     with torch.no_grad():
         for buffer, fitted in zip((difficulty.row, difficulty.value, difficulty.player), parameters, strict=True):
             buffer.copy_(fitted)
+
+
+def _belief(slopes: Tensor, bends: Tensor, others: Tensor, count: Tensor | int) -> Tensor:
+    """Minus the log of the prior density, shared by the observations."""
+    away = ((slopes - SLOPE) / SPREAD).square().sum() + (bends / BEND).square().sum() + (others / SPREAD).square().sum()
+    return away / (2 * count)
 
 
 @torch.no_grad()

@@ -1,0 +1,476 @@
+"""An explainer against fresh labels: how close, how honest its bounds, and whether it still fits model and data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.errors import InputError
+from cortx.estimators.shapley import shapley
+from cortx.explainer.artifact import ModelDifference, compare_model
+from cortx.explainer.calibration import NOISE_RISK, Calibration, noise_radius
+from cortx.explainer.explainer import CoRTX, _known_values
+from cortx.explainer.profile import ColumnDrift, drift
+from cortx.explainer.refine import Predicted
+from cortx.explainer.report import Check, Coverage, Level, QualityReport, Slice, WorstRow
+from cortx.explanation import Explanation, take_rows
+from cortx.games import Game
+from cortx.metrics import summary, throughput, top_k_agreement
+from cortx.seeding import numpy_generator
+from cortx.tables import Table, column_position, plain, read_table
+
+Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+Slices = Iterable[str] | Mapping[str, Any]
+
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Confidences at which coverage is measured besides the one asked for."""
+FALSE_ALARM = 0.01
+"""The chance that bounds which hold are said to fail."""
+GROWN = 2.0
+"""An error this many times that of the fit is too much, if it is also beyond chance."""
+CHANCE = 3.0
+"""Standard errors that chance is given."""
+WORST_ROWS = 5
+MOST_PARTS = 8
+
+
+def evaluate(
+    explainer: CoRTX,
+    X: Any,
+    *,
+    game: Game | None = None,
+    rows: int = 200,
+    method: str = "auto",
+    budget: int | None = None,
+    confidence: float = 0.9,
+    slices: Slices = (),
+    seed: int = 0,
+    progress: bool | None = None,
+) -> QualityReport:
+    """Labels random fresh rows, explains them, and says whether the explainer still fits the model and the data.
+
+    Parameters
+    ----------
+    X:
+        Rows that the fit has not seen, as they come today: all are compared with the training table, `rows` of them
+        labelled with ``shapley(game, X, method, budget=budget)``.
+    game:
+        The model of today; by default the explainer's own.
+    confidence:
+        The bounds that are checked, if the explainer is calibrated.
+    slices:
+        Columns of X to report by (categories, or quarters of a number), or a mapping of names to one value for each
+        row of X, for columns that the model does not take.
+    """
+    fitted = explainer.fitted
+    game = explainer.game if game is None else game
+    if game is None:
+        raise InputError("evaluate() labels rows with the model; give game=..., or load the explainer with model=...")
+    if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)) or rows < 1:
+        raise InputError(f"rows must be a whole number of at least 1, got {rows!r}")
+    if isinstance(confidence, bool) or not 0 < confidence < 1:
+        raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}")
+    calibration = fitted.calibration
+    if calibration is not None:
+        calibration.position(confidence)
+    X = plain(X)
+    table = read_table(X, schema=fitted.spec.schema, what="the table")
+    if len(table) == 0:
+        raise InputError("the table has no rows; give at least one")
+    by = _slice_values(slices, table)
+    model = compare_model(game, fitted)
+    drifts = drift(fitted.profile, table)
+    possible = np.flatnonzero(_explainable(explainer, table))
+    if len(possible) == 0:
+        explainer._read(X)  # says what is wrong with them
+    count = min(int(rows), len(possible))
+    chosen = possible[np.sort(numpy_generator(seed, "rows to evaluate").choice(len(possible), count, replace=False))]
+    some = take_rows(X, chosen)
+
+    truth = shapley(game, some, method, budget=budget, views=0, seed=seed, progress=progress)
+    attached = copy(explainer)
+    attached._attach(fitted, game)
+    predicted = attached.explain(some, confidence=None if calibration is None else confidence)
+    truth = replace(truth, output_names=predicted.output_names)  # a changed model may call its outputs otherwise
+    seen = _compare(attached, predicted, truth)
+    measures = _measures(predicted, truth, seen, 1 / throughput(attached.explain, some))
+    coverage = bounds = covered = None
+    levels: tuple[Level, ...] = ()
+    if calibration is not None:
+        coverage, levels = _coverage(seen, calibration, confidence, predicted)
+        bounds = seen.answer.bounds(*calibration.factors(confidence)).error
+        covered = seen.inside(*calibration.factors(confidence))[0]
+    notes = _notes(coverage, confidence, seen, len(table) - len(possible), len(table))
+    return QualityReport(
+        confidence=float(confidence),
+        measures=measures,
+        coverage=coverage,
+        levels=levels,
+        worst=_worst_rows(seen, chosen, bounds, covered),
+        slices=_slices(by, chosen, seen.distance, bounds, covered),
+        drift=tuple(drifts),
+        model=model,
+        checks=(
+            _check_model(model, len(fitted.probe)),
+            _check_data(drifts, len(table)),
+            *([] if coverage is None else [_check_bounds(coverage, confidence, seen)]),
+            _check_error(explainer, seen),
+        ),
+        notes=tuple(notes),
+        errors=seen.distance,
+        difficulty=seen.typical_row,
+        bounds=bounds,
+        missed=None if covered is None else ~covered,
+    )
+
+
+def usual_bound(explainer: CoRTX, X: Any, confidence: float) -> float:
+    """The median error bound of rows, for which the model is not asked: its outputs are guessed."""
+    answer = explainer._answer(explainer._read(plain(X)), None, errors=True)
+    assert answer.typical_row is not None
+    return float(np.median(answer.typical_row * explainer.calibration.factors(confidence)[0]))
+
+
+# What is measured ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """Labels beside answers: values (rows, players, outputs), distances and radii of the labels' noise (rows, outputs).
+
+    `reach` bounds the noise of every value of a row at once; where nobody knows the noise it is taken as none.
+    """
+
+    answer: Predicted
+    typical_row: Array
+    labels: Array
+    distance: Array
+    variance: Array
+    radius: Array
+    reach: Array
+    feature_names: tuple[str, ...]
+    output_names: tuple[str, ...] | None
+    noise_known: bool
+
+    @property
+    def noisy(self) -> bool:
+        return bool((self.radius > 0).any())
+
+    def inside(self, row_factor: Array, band_factor: Array, *, lenient: bool = True) -> tuple[BoolArray, BoolArray]:
+        """Rows whose distance, and rows whose values all, lie within the bounds, (rows, outputs) each."""
+        bounds = self.answer.bounds(row_factor, band_factor)
+        radius, reach = (self.radius, self.reach) if lenient else (0.0, 0.0)
+        # Values that are exact on both sides still differ in their last digits.
+        slack = 1e-9 * np.abs(self.labels).sum(axis=1)
+        held = self.distance - radius <= bounds.error + slack
+        ends = slack[:, None, :] + reach
+        bands = ((self.labels >= bounds.lower - ends) & (self.labels <= bounds.upper + ends)).all(axis=1)
+        return held, bands
+
+
+def _compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> _Seen:
+    outputs = np.asarray(predicted.outputs, dtype=np.float64).reshape(len(predicted), -1)
+    answer = attached._answer(attached._read(predicted.data), outputs, errors=True)
+    assert answer.typical_row is not None
+    labels = np.asarray(truth.values, dtype=np.float64).reshape(answer.values.shape)
+    errors = np.asarray(truth.error_std, dtype=np.float64).reshape(labels.shape)
+    known = bool(np.isfinite(errors).all())
+    errors = np.nan_to_num(errors, posinf=0.0)
+    noise = NormalDist().inv_cdf(1 - NOISE_RISK / (2 * len(predicted.feature_names)))
+    return _Seen(
+        answer=answer,
+        typical_row=answer.typical_row,
+        labels=labels,
+        distance=np.sqrt(np.square(labels - answer.values).sum(axis=1)),
+        variance=np.square(errors).sum(axis=1),
+        radius=noise_radius(errors),
+        reach=noise * errors,
+        feature_names=predicted.feature_names,
+        output_names=predicted.output_names,
+        noise_known=known,
+    )
+
+
+def _measures(predicted: Explanation, truth: Explanation, seen: _Seen, seconds: float) -> dict[str, Any]:
+    count = len(truth)
+    errors = np.asarray(truth.error_std, dtype=np.float64)
+    return {
+        "rows": count,
+        "method": truth.method,
+        **summary(predicted, truth),
+        "top_1_agreement": float(top_k_agreement(predicted, truth, 1).mean()),
+        "label_norm": float(np.linalg.norm(truth.values, axis=1).mean()),
+        "label_standard_error": float(np.sqrt(np.square(errors).reshape(count, -1).sum(axis=1)).mean()),
+        "label_evaluations": truth.evaluations,
+        "label_seconds_per_row": truth.seconds / count,
+        "explain_evaluations": predicted.evaluations,
+        "explain_seconds_per_row": seconds,
+        "expected_l2": float(seen.typical_row.mean()),
+    }
+
+
+def _coverage(
+    seen: _Seen, calibration: Calibration, confidence: float, predicted: Explanation
+) -> tuple[Coverage, tuple[Level, ...]]:
+    count = len(seen.distance)
+    levels = []
+    for level in sorted({*LEVELS, float(confidence)}):
+        if level > calibration.most_confident:
+            continue
+        held, bands = seen.inside(*calibration.factors(level))
+        low, high = chance_range(count, len(calibration), calibration.position(level) + 1)
+        levels.append(Level(level, float(held.mean()), float(bands.mean()), low, high))
+    factors = calibration.factors(confidence)
+    held, bands = seen.inside(*factors)
+    plain_held, plain_bands = seen.inside(*factors, lenient=False)
+    bounds = seen.answer.bounds(*factors)
+    pmf = beta_binomial(count, len(calibration), calibration.position(confidence) + 1)
+    covered = np.concatenate([held.sum(axis=0), bands.sum(axis=0)])
+    hardest = np.argsort(-seen.typical_row.mean(axis=1), kind="stable")[: max(1, count // 10)]
+    widths = (bounds.upper - bounds.lower)[seen.answer.active]  # (active players of all rows, outputs)
+    certain, wrong = _stable(predicted, seen)
+    by_output = held.mean(axis=0)
+    worst = int(by_output.argmin())
+    names = seen.output_names or tuple(map(str, range(len(by_output))))
+    coverage = Coverage(
+        bound=float(held.mean()),
+        bands=float(bands.mean()),
+        labels_in_bound=float(plain_held.mean()),
+        labels_in_bands=float(plain_bands.mean()),
+        median_bound=float(np.median(bounds.error)),
+        median_width=float(np.median(widths)) if len(widths) else 0.0,
+        hardest_rows=len(hardest),
+        hardest_bound=float(held[hardest].mean()),
+        stable_ranks=certain,
+        stable_wrong=wrong,
+        p_value=float(min(pmf[: k + 1].sum() for k in covered.tolist())),
+        worst_output=names[worst] if len(by_output) > 1 else None,
+        worst_bound=float(by_output[worst]),
+    )
+    return coverage, tuple(levels)
+
+
+def beta_binomial(count: int, n: int, rank: int) -> Array:
+    """Chances that 0..count of fresh rows score at most the rank-th of n calibration scores, (count + 1,).
+
+    The share of all rows that do is Beta(rank, n + 1 - rank) distributed, whatever the scores (Vovk 2012).
+    """
+    a, b = rank, n + 1 - rank
+    chances = [
+        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+        + math.lgamma(k + a) + math.lgamma(count - k + b) - math.lgamma(count + a + b)
+        + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+        for k in range(count + 1)
+    ]  # fmt: skip
+    return np.exp(np.array(chances, dtype=np.float64))
+
+
+def chance_range(count: int, n: int, rank: int) -> tuple[float, float]:
+    """The shares of covered rows between which chance puts 95%."""
+    cumulative = np.cumsum(beta_binomial(count, n, rank))
+    low, high = (int(np.searchsorted(cumulative, share)) for share in (0.025, 0.975))
+    return low / count, min(high, count) / count
+
+
+def _stable(predicted: Explanation, seen: _Seen) -> tuple[float, float | None]:
+    """The share of certain ranks, and of these the share that the labels contradict by more than their noise."""
+    shape = seen.labels.shape
+    order, certain = predicted.ranking.reshape(shape), predicted.stable_ranks.reshape(shape)
+    low, high = (np.take_along_axis(part, order, 1) for part in (seen.labels - seen.reach, seen.labels + seen.reach))
+    wrong = np.zeros(shape, dtype=bool)
+    wrong[:, 1:] |= np.minimum.accumulate(high, axis=1)[:, :-1] < low[:, 1:]
+    wrong[:, :-1] |= np.maximum.accumulate(low[:, ::-1], axis=1)[:, ::-1][:, 1:] > high[:, :-1]
+    return float(certain.mean()), float(wrong[certain].mean()) if certain.any() else None
+
+
+def _worst_rows(
+    seen: _Seen, chosen: npt.NDArray[np.intp], bounds: Array | None, covered: BoolArray | None
+) -> tuple[WorstRow, ...]:
+    found = []
+    for i in np.argsort(-seen.distance.max(axis=1), kind="stable")[:WORST_ROWS]:
+        k = int(seen.distance[i].argmax())
+        j = int(np.abs(seen.labels[i, :, k] - seen.answer.values[i, :, k]).argmax())
+        found.append(
+            WorstRow(
+                row=int(chosen[i]),
+                l2=float(seen.distance[i, k]),
+                bound=None if bounds is None else float(bounds[i, k]),
+                covered=None if covered is None else bool(covered[i, k]),
+                output=None if seen.output_names is None else seen.output_names[k],
+                feature=seen.feature_names[j],
+                predicted=float(seen.answer.values[i, j, k]),
+                label=float(seen.labels[i, j, k]),
+            )
+        )
+    return tuple(found)
+
+
+# Slices -------------------------------------------------------------------------------------------------------
+
+
+def _slice_values(slices: Slices, table: Table) -> dict[str, npt.NDArray[Any]]:
+    """One value for each row of the table, for each column to report by."""
+    if isinstance(slices, str):
+        raise InputError(f"slices must list columns, got {slices!r}; use [{slices!r}]")
+    found: dict[str, npt.NDArray[Any]] = {}
+    if isinstance(slices, Mapping):
+        for name, values in slices.items():
+            found[str(name)] = np.asarray(values)
+            if found[str(name)].shape != (len(table),):
+                raise InputError(
+                    f"slice {name!r} has shape {found[str(name)].shape}, expected one value for each of the "
+                    f"{len(table)} rows"
+                )
+        return found
+    for item in slices:
+        j = column_position(item, table.schema.names)
+        column, numbers = table.schema.columns[j], table.matrix[:, j]
+        if column.coded:
+            found[column.name] = np.array(column.values, dtype=object)[numbers.astype(np.int64)]
+        else:
+            found[column.name] = numbers.astype(object) if column.categorical else numbers
+    return found
+
+
+def _parts(values: npt.NDArray[Any]) -> list[tuple[str, BoolArray]]:
+    """Names and rows of a column's parts: its values, or quarters where it holds many numbers; then what is missing."""
+    missing = np.array([value is None or value != value or type(value).__name__ == "NAType" for value in values])
+    parts: list[tuple[str, BoolArray]] = []
+    texts = np.array([_text(value) for value in values], dtype=object)
+    names, counts = np.unique(texts[~missing].astype(str), return_counts=True)
+    if values.dtype.kind in "fiu" and len(names) > MOST_PARTS:
+        ends = np.unique(np.quantile(values[~missing].astype(np.float64), [0.25, 0.5, 0.75]))
+        place = np.searchsorted(ends, values, side="left")
+        for k in range(len(ends) + 1):
+            low = "" if k == 0 else f"{ends[k - 1]:.4g} < "
+            high = "" if k == len(ends) else f" <= {ends[k]:.4g}"
+            parts.append((f"{low}x{high}", (place == k) & ~missing))
+    else:
+        kept = names[np.argsort(-counts, kind="stable")][:MOST_PARTS]
+        parts += [(str(name), (texts == name) & ~missing) for name in kept]
+        parts.append(("others", ~np.isin(texts.astype(str), kept) & ~missing))
+    parts.append(("missing", missing))
+    return [(name, rows) for name, rows in parts if rows.any()]
+
+
+def _slices(
+    by: dict[str, npt.NDArray[Any]],
+    chosen: npt.NDArray[np.intp],
+    distance: Array,
+    bounds: Array | None,
+    covered: BoolArray | None,
+) -> tuple[Slice, ...]:
+    return tuple(
+        Slice(
+            column=name,
+            part=part,
+            rows=int(rows.sum()),
+            l2=float(distance[rows].mean()),
+            coverage=None if covered is None else float(covered[rows].mean()),
+            median_bound=None if bounds is None else float(np.median(bounds[rows])),
+        )
+        for name, values in by.items()
+        for part, rows in _parts(values[chosen])
+    )
+
+
+# What it means ------------------------------------------------------------------------------------------------
+
+
+def _check_model(model: ModelDifference, probes: int) -> Check:
+    by = f"up to {model.largest:.3g} (their spread: {model.spread:.3g})"
+    if model.same:
+        return Check(None, (f"the model is that of the fit: on its {probes} probe rows the outputs differ by {by}",))
+    words = f"this is not the model of the fit: on {probes} probe rows the outputs differ by {by}; fit again"
+    return Check("model changed", (words,))
+
+
+def _check_data(drifts: list[ColumnDrift], rows: int) -> Check:
+    moved = sorted((column for column in drifts if column.drifted), key=lambda column: -column.distance)
+    if moved:
+        return Check("data drifted", tuple(map(str, moved)))
+    most = max(drifts, key=lambda column: column.distance)
+    words = (
+        f"no column has drifted: over {rows:,} rows {most.column!r} differs most from the training table, by "
+        f"{most.distance:.2f} (chance allows {most.allowed:.2f})"
+    )
+    return Check(None, (words,))
+
+
+def _check_bounds(coverage: Coverage, confidence: float, seen: _Seen) -> Check:
+    count, n_outputs = seen.distance.shape
+    each = f", least for {coverage.worst_output} ({coverage.worst_bound:.1%})" if coverage.worst_output else ""
+    words = (
+        f"the {100 * confidence:.4g}% bounds held for {coverage.bound:.1%} of {count:,} rows{each}, "
+        f"the bands for {coverage.bands:.1%}"
+    )
+    # A bound and bands for each output: as many chances to be unlucky.
+    if seen.noise_known and coverage.p_value < FALSE_ALARM / (2 * n_outputs):
+        rare = max(coverage.p_value, 1e-6)
+        words += f": honest bounds do so badly at most once in {1 / rare:,.0f} times; calibrate() with rows like these"
+        return Check("bounds fail", (words,))
+    return Check(None, (words,))
+
+
+def _check_error(explainer: CoRTX, seen: _Seen) -> Check:
+    calibration, quality = explainer.fitted.calibration, explainer.quality_
+    if calibration is None:
+        before, n_before, where = quality["l2"], quality["rows"], "validation"
+    else:
+        before, n_before, where = float(calibration.mean_l2.mean()), float(len(calibration)), "calibration"
+    # Without the labels' own noise, which may be larger than that of the fit's labels.
+    error = np.sqrt(np.maximum(0, np.square(seen.distance) - seen.variance)).mean(axis=1)  # (rows,)
+    mean, spread = float(error.mean()), float(error.std())
+    # The rows of the fit are given the relative spread of these.
+    spread_before = before * spread / max(mean, 1e-300)
+    chance = CHANCE * math.hypot(spread / math.sqrt(len(error)), spread_before / math.sqrt(n_before))
+    words = f"the mean error is {mean:.3g}, at {where} it was {before:.3g}"
+    if seen.noise_known and mean > GROWN * before and mean - before > chance:
+        return Check("error grew", (f"{words}: more than chance explains; fit again",))
+    return Check(None, (words,))
+
+
+def _notes(coverage: Coverage | None, confidence: float, seen: _Seen, refused: int, rows: int) -> list[str]:
+    notes = []
+    if coverage is None:
+        notes.append("not calibrated, so there are no bounds to check: fit with a budget, or call calibrate()")
+    elif seen.noisy:
+        notes.append(
+            f"the labels are noisy, which lowers coverage: {coverage.labels_in_bound:.1%} of them lie within the "
+            f"{100 * confidence:.4g}% bounds as they are; a row counts as missed only beyond its label's noise"
+        )
+    if not seen.noise_known:
+        notes.append("some labels have no standard error, so bounds and errors were not judged; give a larger budget")
+    if refused:
+        notes.append(
+            f"{refused:,} of {rows:,} rows cannot be explained and were left out: they hold categories or missing "
+            "values that training never saw"
+        )
+    return notes
+
+
+def _explainable(explainer: CoRTX, table: Table) -> BoolArray:
+    """Rows that `explain` takes, (rows,)."""
+    fitted = explainer.fitted
+    may_miss = set(fitted.network.features.missing.tolist())
+    fine = np.ones(len(table), dtype=bool)
+    for j, column in enumerate(fitted.spec.schema.columns):
+        numbers = table.matrix[:, j]
+        gaps = np.isnan(numbers)
+        if j not in may_miss:
+            fine &= ~gaps
+        if column.categorical and explainer.unseen == "error":
+            fine &= np.isin(numbers, _known_values(fitted, j)) | gaps
+    return fine
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (float, np.floating)) else str(value)

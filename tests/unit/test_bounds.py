@@ -1,0 +1,189 @@
+"""Bounds, refinement and priors of a fitted explainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conftest import make_model, make_tiny_recipe
+
+import cortx
+from cortx.errors import InputError
+
+N_COLUMNS = 6
+
+
+def rows_of(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, N_COLUMNS)).astype(np.float32)
+
+
+def calibrated(n_outputs: int, **settings: object) -> cortx.CoRTX:
+    table = rows_of(600, 0)
+    game = cortx.Game(make_model(n_outputs=n_outputs), reference=table, output="probability")
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=300), **settings)  # type: ignore[arg-type]
+    return explainer.fit(game, table, budget=30_000)
+
+
+@pytest.fixture(scope="module")
+def explainer() -> cortx.CoRTX:
+    return calibrated(1)
+
+
+@pytest.fixture(scope="module")
+def several() -> cortx.CoRTX:
+    return calibrated(3, heads=("attribution", "ranking"))
+
+
+@pytest.fixture(params=["one output", "three outputs"])
+def either(request: pytest.FixtureRequest, explainer: cortx.CoRTX, several: cortx.CoRTX) -> cortx.CoRTX:
+    return explainer if request.param == "one output" else several
+
+
+def test_bounds_hold_for_fresh_rows(either: cortx.CoRTX) -> None:
+    fresh = rows_of(500, 1)
+    truth = cortx.shapley(either.game, fresh, "exact", views=0).values
+    shown = either.explain(fresh, confidence=0.9)
+    assert shown.confidence == 0.9
+    assert shown.error_bound.shape == shown.base_values.shape
+    assert shown.lower_bounds.shape == shown.upper_bounds.shape == shown.values.shape
+    assert (shown.lower_bounds <= shown.values).all()
+    assert (shown.values <= shown.upper_bounds).all()
+    assert not shown.refined.any()
+    covered = np.linalg.norm(shown.values - truth, axis=1) <= shown.error_bound
+    inside = ((truth >= shown.lower_bounds) & (truth <= shown.upper_bounds)).all(axis=1)
+    # 70 or so calibration rows: coverage itself has a deviation of about 0.035.
+    assert 0.78 <= covered.mean() <= 0.99
+    assert 0.78 <= inside.mean() <= 0.99
+    wider = either.explain(fresh, confidence=0.95)
+    assert (wider.error_bound >= shown.error_bound).all()
+
+
+def test_stable_ranks_are_seldom_wrong(explainer: cortx.CoRTX) -> None:
+    fresh = rows_of(500, 2)
+    truth = cortx.shapley(explainer.game, fresh, "exact", views=0)
+    shown = explainer.explain(fresh, confidence=0.9)
+    wrong = (shown.stable_ranks & (shown.ranking != truth.ranking)).any(axis=1)
+    assert wrong.mean() <= 0.1
+    assert shown.stable_ranks.any()
+
+
+def test_a_feature_at_its_reference_is_certain(explainer: cortx.CoRTX) -> None:
+    fresh = rows_of(20, 3).astype(np.float64)
+    fresh[:, 2] = explainer.game.absent[0, 2]
+    shown = explainer.explain(fresh, confidence=0.9)
+    assert (shown.lower_bounds[:, 2] == 0).all()
+    assert (shown.upper_bounds[:, 2] == 0).all()
+    assert (shown.upper_bounds > shown.lower_bounds)[:, [0, 1, 3, 4, 5]].all()
+
+
+def test_strange_rows_get_wider_bounds(explainer: cortx.CoRTX) -> None:
+    fresh = rows_of(300, 4)
+    usual = explainer.explain(fresh, confidence=0.9).error_bound
+    strange = explainer.explain(fresh * 8, confidence=0.9).error_bound
+    assert np.median(strange) > 3 * np.median(usual)
+
+
+def test_bounds_travel_with_the_artifact(either: cortx.CoRTX, tmp_path: Path) -> None:
+    fresh = rows_of(50, 5)
+    before = either.explain(fresh, confidence=0.9)
+    loaded = cortx.load(either.save(tmp_path / "e.cortx"))
+    after = loaded.explain(fresh, outputs=before.outputs, confidence=0.9)
+    for name in ("values", "lower_bounds", "upper_bounds", "error_bound"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    with pytest.raises(InputError, match=r"give outputs="):
+        loaded.explain(fresh, confidence=0.9)
+    with pytest.raises(InputError, match=r"load the explainer with model"):
+        loaded.explain(fresh, outputs=before.outputs, tolerance=0.1)
+    with pytest.raises(InputError, match="needs the model"):
+        loaded.calibrate(fresh)
+
+
+def test_without_calibration_there_are_no_bounds_until_calibrate(game: cortx.Game, table: np.ndarray) -> None:
+    explainer = cortx.CoRTX(make_tiny_recipe()).fit(game, table, n_labels=60)
+    fresh = rows_of(80, 6)
+    with pytest.raises(InputError, match="not calibrated"):
+        explainer.explain(fresh, confidence=0.9)
+    spent = game.evaluations
+    explainer.calibrate(fresh)
+    assert game.evaluations - spent == explainer.calibration.evaluations > 80 * 60
+    by_table = explainer.explain(fresh, confidence=0.9).error_bound
+    explainer.calibrate(cortx.shapley(game, fresh, "exact"))
+    np.testing.assert_allclose(explainer.explain(fresh, confidence=0.9).error_bound, by_table)
+    with pytest.raises(InputError, match="support at most"):
+        explainer.explain(fresh, confidence=0.999)
+    labels = cortx.shapley(game, fresh, "permutation", budget=11)  # one pair: nobody knows its error
+    with pytest.raises(InputError, match="no standard errors"):
+        explainer.calibrate(labels)
+
+
+def test_tolerance_refines_the_rows_that_need_it(either: cortx.CoRTX) -> None:
+    fresh = rows_of(200, 7)
+    truth = cortx.shapley(either.game, fresh, "exact", views=0).values
+    before = either.explain(fresh, confidence=0.9)
+    tolerance = float(np.median(before.error_bound))
+    spent = either.game.evaluations
+    shown = either.explain(fresh, tolerance=tolerance)
+    assert shown.evaluations == either.game.evaluations - spent
+    wide = (before.error_bound.reshape(200, -1) > tolerance).any(axis=1)
+    np.testing.assert_array_equal(shown.refined, wide)
+    assert 0 < wide.sum() < 200
+    np.testing.assert_array_equal(shown.values[~wide], before.values[~wide])
+    assert (shown.error_bound <= tolerance).all()
+    error = np.linalg.norm(shown.values - truth, axis=1)
+    assert (error <= tolerance).mean() >= 0.9
+    assert error[wide].mean() < 0.5 * np.linalg.norm(before.values - truth, axis=1)[wide].mean()
+    total = shown.values.sum(axis=1) + shown.base_values
+    np.testing.assert_allclose(total, shown.outputs, atol=1e-9)
+    # What the ranking head said no longer counts where the values are known better.
+    by_value = np.flip(np.argsort(shown.values, axis=1, kind="stable"), axis=1)
+    np.testing.assert_array_equal(shown.ranking[wide], by_value[wide])
+    # The same call gives the same answer, and no tolerance is worth the whole budget.
+    np.testing.assert_array_equal(either.explain(fresh, tolerance=tolerance).values, shown.values)
+
+
+def test_a_small_budget_limits_refinement_and_says_so(explainer: cortx.CoRTX) -> None:
+    fresh = rows_of(100, 8)
+    tolerance = 1e-4
+    shown = explainer.explain(fresh, tolerance=tolerance, budget=20)
+    assert shown.evaluations <= 100 * (1 + 20)
+    assert (shown.error_bound > tolerance).any()
+    for wrong in (0, -1.0):
+        with pytest.raises(InputError, match="tolerance must be positive"):
+            explainer.explain(fresh, tolerance=wrong)
+
+
+def test_the_explainer_is_a_prior_for_an_estimator(several: cortx.CoRTX) -> None:
+    fresh = rows_of(300, 9)
+    game = several.game
+    truth = cortx.shapley(game, fresh, "exact", views=0).values
+    spent = game.evaluations
+    refined = cortx.shapley(game, fresh, "amortized", explainer=several, budget=14, views=0)
+    assert refined.evaluations == game.evaluations - spent <= 300 * 14
+    plain = cortx.shapley(game, fresh, "kernel", budget=14, views=0)
+    first = several.explain(fresh)
+
+    def squared(explanation: cortx.Explanation) -> float:
+        return float(((explanation.values - truth) ** 2).sum(axis=1).mean())
+
+    assert squared(refined) < squared(plain) / 2
+    assert squared(refined) < squared(first)
+    assert (refined.error_std > 0).all()
+
+
+def test_the_whole_family_of_groups_and_backgrounds(tmp_path: Path) -> None:
+    """Groups of columns as players, v(S) averaged over a background: the same bounds, at the background's price."""
+    table = rows_of(300, 0)
+    names = [f"c{j}" for j in range(N_COLUMNS)]
+    import pandas as pd
+
+    frame = pd.DataFrame(table, columns=names)
+    game = cortx.Game(
+        lambda rows: np.tanh(rows.to_numpy().sum(axis=1)), background=frame[:5], players={"ab": ["c0", "c1"]}
+    )
+    explainer = cortx.CoRTX(make_tiny_recipe()).fit(game, frame, budget=60_000)
+    assert explainer.costs_["total_evaluations"] <= 60_000 * 1.02
+    shown = explainer.explain(frame[:40], confidence=0.8, tolerance=0.05)
+    assert shown.feature_names == ("ab", "c2", "c3", "c4", "c5")
+    truth = cortx.shapley(game, frame[:40], "exact").values
+    assert (np.linalg.norm(shown.values - truth, axis=1) <= 0.05).mean() >= 0.8
