@@ -23,7 +23,8 @@ from cortx.training.checkpoint import Checkpoint
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-AT_A_TIME = 256
+MOST_AT_RISK = 500_000
+"""Evaluations that a kill or a failing model may cost: labels are kept in parts of about this size."""
 N_CHECKED = 32
 # The same model gives the same outputs up to float rounding.
 SAME_MODEL = 1e-3
@@ -119,19 +120,22 @@ class LabelStore:
         """Labels of rows `index`: kept ones, and new ones for the rest, which are kept part by part."""
         if not self._checked:
             if not self.belongs_to(game, rows):
-                where = "in this explainer" if self.folder is None else f"in {self.folder}"
-                raise ArtifactError(
-                    f"the labels kept {where} belong to another model (its outputs for the same rows were others); "
-                    "use another checkpoint folder, or delete this one"
-                )
+                if self.folder is not None:
+                    raise ArtifactError(
+                        f"the labels kept in {self.folder} belong to another model (its outputs for the same rows were "
+                        "others); use another checkpoint folder, or delete this one"
+                    )
+                self._parts.clear()
+                self._places.clear()
             self._checked = True
         fresh = index[~self.knows(ask, rows.words[index])]
         _, first = np.unique(rows.words[fresh], return_index=True)  # equal rows are labelled once
         fresh = fresh[np.sort(first)]
         stream = seed if ask.round == 0 else stream_seed(seed, "round", ask.round)
         with progress_bar(title, len(fresh), show=show) as advance:
-            for start in range(0, len(fresh), AT_A_TIME):
-                some = fresh[start : start + AT_A_TIME]
+            size = int(np.clip(MOST_AT_RISK // ask.budget, 16, 1_024))
+            for start in range(0, len(fresh), size):
+                some = fresh[start : start + size]
                 data = take_rows(rows.data, some)
                 try:
                     part = shapley(game, data, ask.method, budget=ask.budget, views=views, seed=stream, progress=False)

@@ -16,9 +16,9 @@ RIDGE = 1e-4
 """Share of the mean square that is added before inverting."""
 FAINT = 0.05
 """A predicted value this share of the labels' scale counts as faint; below it nothing is told apart."""
-SLOPE, SPREAD, BEND = 0.75, 0.3, 0.15
+SLOPE, SPREAD, BEND = 0.75, 0.3, 0.04
 """What is believed before any label: errors grow with the 0.75th power of strangeness, give or take 0.3; players and
-magnitudes matter by e to the power of 0.3; the power itself changes little."""
+magnitudes matter by a factor of e^0.3; the power itself changes little. A few labels move this little, many a lot."""
 STEPS = 400
 AT_A_TIME = 8_192
 
@@ -102,7 +102,7 @@ def fit_difficulty(network: ExplainerNetwork, known: Sequence[LabelSet], held_ou
         loss = ((spread.log() + residual.square() / spread) * active).sum() / count
         loss = 0.5 * (loss + (row_spread.log() + away.square() / row_spread).mean())
         belief = _belief(row[1], row[2], row[:0], len(residual))
-        belief = belief + _belief(value[1], value[2], torch.cat([value[3:], player]), count)
+        belief = belief + _belief(value[1], value[2], torch.cat([value[3:], player]), len(residual))
         optimizer.zero_grad()
         torch.autograd.backward(loss + belief)
         optimizer.step()
@@ -111,10 +111,10 @@ def fit_difficulty(network: ExplainerNetwork, known: Sequence[LabelSet], held_ou
             buffer.copy_(fitted)
 
 
-def _belief(slopes: Tensor, bends: Tensor, others: Tensor, count: Tensor | int) -> Tensor:
-    """Minus the log of the prior density, shared by the observations."""
+def _belief(slopes: Tensor, bends: Tensor, others: Tensor, n_rows: int) -> Tensor:
+    """Minus the log of the prior density, shared by the rows: the values of one row err together."""
     away = ((slopes - SLOPE) / SPREAD).square().sum() + (bends / BEND).square().sum() + (others / SPREAD).square().sum()
-    return away / (2 * count)
+    return away / (2 * n_rows)
 
 
 @torch.no_grad()

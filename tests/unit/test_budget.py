@@ -1,0 +1,263 @@
+"""Budgets: a plan before anything is spent, labels that are never paid for twice, and a stop when more is useless."""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import make_model, make_tiny_recipe
+
+import cortx
+from cortx.errors import ArtifactError, BudgetError, InputError, ModelError
+from cortx.explainer import fit as fit_module
+from cortx.explainer.budget import LEAST_CALIBRATION, make_plan
+from cortx.explainer.fit import _worth_more
+
+N_COLUMNS = 6
+
+
+def rows_of(count: int, seed: int = 0, n_columns: int = N_COLUMNS) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, n_columns)).astype(np.float32)
+
+
+def game_of(table: np.ndarray, **options: object) -> cortx.Game:
+    return cortx.Game(make_model(table.shape[1], **options), reference=table, output="probability")  # type: ignore[arg-type]
+
+
+# Plans ------------------------------------------------------------------------------------------------------------
+
+
+@given(budget=st.integers(8_000, 200_000), n_rows=st.integers(120, 900))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_a_plan_stays_within_its_budget_and_gives_every_row_one_role(budget: int, n_rows: int) -> None:
+    table = rows_of(n_rows)
+    game = game_of(table)
+    plan = make_plan(game, game.rows(table), budget, make_tiny_recipe(), 0)
+    assert plan.total <= budget
+    roles = np.concatenate([plan.train, plan.validation, plan.calibration])
+    assert len(np.unique(roles)) == len(roles)
+    assert np.isin(plan.pretraining, plan.calibration).sum() == 0
+    assert np.isin(plan.pretraining, plan.validation).sum() == 0
+    assert len(plan.calibration) >= LEAST_CALIBRATION
+    assert game.evaluations == 1  # the base value
+
+
+def test_a_larger_budget_keeps_the_roles_of_rows() -> None:
+    table = rows_of(2_000)
+    game = game_of(table)
+    plans = [make_plan(game, game.rows(table), b, make_tiny_recipe(), 0) for b in (20_000, 40_000, 80_000)]
+    for small, large in pairwise(plans):
+        assert len(small.train) < len(large.train)
+        np.testing.assert_array_equal(large.train[: len(small.train)], small.train)
+        assert np.isin(small.validation, large.validation).all()
+        assert np.isin(small.calibration, large.calibration).all()
+    other = make_plan(game, game.rows(table), 20_000, make_tiny_recipe(), 1)
+    assert not np.array_equal(other.train, plans[0].train)
+
+
+def test_the_plan_reads_well_and_is_logged_before_spending(caplog: pytest.LogCaptureFixture) -> None:
+    table = rows_of(400)
+    game = game_of(table)
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=10))
+    text = str(explainer.plan(game, table, 20_000))
+    assert "plan for 20,000 model evaluations" in text
+    for words in ("pre-training on", "to learn from (all coalitions)", "to choose the best moment", "for the bounds"):
+        assert words in text
+    with caplog.at_level(logging.INFO, logger="cortx"):
+        explainer.fit(game, table, budget=20_000)
+    assert caplog.messages[0] == text
+    assert "evaluations/s" in caplog.messages[1]
+
+
+@pytest.mark.parametrize("budget", [0, -5, 2.5, True, "many"])
+def test_a_budget_is_a_positive_whole_number(budget: object) -> None:
+    table = rows_of(200)
+    with pytest.raises(InputError, match="budget must be a positive whole number"):
+        cortx.CoRTX(make_tiny_recipe()).fit(game_of(table), table, budget=budget)  # type: ignore[arg-type]
+
+
+def test_too_small_a_budget_says_how_much_is_needed() -> None:
+    table = rows_of(500)
+    game = game_of(table)
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=10))
+    with pytest.raises(
+        BudgetError, match=r"budget=1,500 is too small: .* calibration .*give at least ([\d,]+)"
+    ) as info:
+        explainer.fit(game, table, budget=1_500)
+    assert game.evaluations == 1
+    enough = int(str(info.value).split("at least ")[1].split(", or")[0].replace(",", ""))
+    explainer.fit(game, table, budget=enough)
+    assert len(explainer.calibration) >= LEAST_CALIBRATION
+
+
+def test_too_few_rows_for_calibration_or_classes() -> None:
+    table = rows_of(40)
+    with pytest.raises(InputError, match="the table has 40 rows and the model 1 outputs"):
+        cortx.CoRTX(make_tiny_recipe()).fit(game_of(table), table, budget=10_000)
+    table = rows_of(110)
+    game = game_of(table, n_outputs=120)
+    with pytest.raises(InputError, match=r"110 rows and the model 120 outputs; .* at least 120 rows"):
+        cortx.CoRTX(make_tiny_recipe()).fit(game, table, budget=10_000)
+
+
+def test_one_way_to_say_what_to_learn_from() -> None:
+    table = rows_of(200)
+    with pytest.raises(InputError, match="give one of them"):
+        cortx.CoRTX(make_tiny_recipe()).fit(game_of(table), table, budget=10_000, n_labels=20)
+
+
+# Spending ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_columns", [N_COLUMNS, 15])
+def test_the_budget_is_kept_and_every_evaluation_counted(n_columns: int) -> None:
+    """Six columns are enumerated; fifteen would cost 32,767 a row, so many rows are sampled."""
+    table = rows_of(600, n_columns=n_columns)
+    game = game_of(table)
+    budget = 30_000 if n_columns == N_COLUMNS else 60_000
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=800)).fit(game, table, budget=budget)
+    total = explainer.costs_["total_evaluations"]
+    assert total <= budget
+    assert game.evaluations == pytest.approx(total, abs=2)  # the base value is nobody's
+    fresh = rows_of(200, 1, n_columns)
+    truth = cortx.shapley(game, fresh, budget=3_000, views=0).values
+    values = explainer.explain(fresh).values
+    even = np.repeat(truth.sum(axis=1, keepdims=True) / n_columns, n_columns, axis=1)
+    assert np.linalg.norm(values - truth, axis=1).mean() < 0.5 * np.linalg.norm(even - truth, axis=1).mean()
+    assert explainer.explain(fresh, confidence=0.8).error_bound.min() > 0
+
+
+def test_the_default_budget_labels_small_tables_whole() -> None:
+    table = rows_of(150)
+    game = game_of(table)
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=10)).fit(game, table)
+    assert explainer.costs_["labels"]["rows"] + explainer.costs_["calibration"]["rows"] == 150
+    assert "left unspent" in str(explainer.plan(game, table))
+
+
+def test_a_larger_budget_goes_on_from_a_smaller_one() -> None:
+    table = rows_of(800)
+    game = game_of(table)
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=50)).fit(game, table, budget=20_000)
+    first = game.evaluations
+    explainer.fit(game, table, budget=40_000)
+    second = game.evaluations - first
+    total = explainer.costs_["total_evaluations"]
+    assert second < total - 0.6 * first
+    fresh_game = game_of(table)
+    straight = cortx.CoRTX(make_tiny_recipe(steps=50)).fit(fresh_game, table, budget=40_000)
+    # The same up to the model's own rounding, which depends on how rows are batched.
+    np.testing.assert_allclose(straight.explain(table).values, explainer.explain(table).values, atol=1e-5)
+    np.testing.assert_allclose(straight.calibration.bands, explainer.calibration.bands, rtol=1e-3)
+    assert straight.costs_["total_evaluations"] == total
+
+
+def test_kept_labels_are_not_used_for_another_model_or_seed() -> None:
+    """Both models are zero at the reference, so only their outputs tell them apart."""
+    table = rows_of(300)
+    weights = np.random.default_rng(0).normal(size=(2, N_COLUMNS))
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=300))
+    explainer.fit(cortx.Game(lambda rows: rows @ weights[0], reference="zero"), table, budget=15_000)
+    game = cortx.Game(lambda rows: rows @ weights[1], reference="zero")
+    explainer.fit(game, table, budget=15_000)
+    assert game.evaluations == pytest.approx(explainer.costs_["total_evaluations"], abs=2)
+    truth = table * weights[1]
+    assert (
+        np.linalg.norm(explainer.explain(table).values - truth, axis=1).mean()
+        < 0.3 * np.linalg.norm(truth, axis=1).mean()
+    )
+    again = cortx.Game(lambda rows: rows @ weights[1], reference="zero")
+    explainer.set_params(seed=5).fit(again, table, budget=15_000)
+    assert again.evaluations == pytest.approx(explainer.costs_["total_evaluations"], abs=2)
+
+
+def test_labels_of_a_folder_survive_and_are_refused_to_another_model(tmp_path: Path) -> None:
+    table = rows_of(400)
+    game = game_of(table)
+    settings_ = {"budget": 20_000, "checkpoint": tmp_path / "work"}
+    first = cortx.CoRTX(make_tiny_recipe(steps=30)).fit(game, table, **settings_)  # type: ignore[arg-type]
+    assert {path.name for path in (tmp_path / "work").iterdir()} == {"labels"}
+    again = game_of(table)
+    second = cortx.CoRTX(make_tiny_recipe(steps=30)).fit(again, table, **settings_)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(first.explain(table).values, second.explain(table).values)
+    assert second.costs_["total_evaluations"] == first.costs_["total_evaluations"]
+    assert again.evaluations < 0.5 * first.costs_["total_evaluations"]  # positives and nothing else
+    weights = np.random.default_rng(0).normal(size=(2, N_COLUMNS))
+    for row, expected in ((0, None), (1, "belong to another model")):
+        linear = cortx.Game(lambda rows, row=row: rows @ weights[row], reference="zero")
+        explainer = cortx.CoRTX(make_tiny_recipe(steps=10))
+        if expected is None:
+            explainer.fit(linear, table, budget=15_000, checkpoint=tmp_path / "linear")
+        else:
+            with pytest.raises(ArtifactError, match=expected):
+                explainer.fit(linear, table, budget=15_000, checkpoint=tmp_path / "linear")
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_model_that_goes_away_leaves_its_labels(
+    tmp_path: Path, folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cortx.explainer.store.MOST_AT_RISK", 2_000)
+    table = rows_of(800)
+    good = make_model()
+    state = {"asked": 0, "limit": 20_000}
+
+    def flaky(rows: np.ndarray) -> np.ndarray:
+        state["asked"] += len(rows)
+        if state["asked"] > state["limit"]:
+            raise ConnectionError("the model server is gone")
+        with torch.inference_mode():
+            return good(torch.from_numpy(rows.astype(np.float32)))[:, 0].numpy()
+
+    game = cortx.Game(flaky, reference=table)
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=30))
+    where = tmp_path / "work" if folder else None
+    with pytest.raises(ModelError, match=r"server is gone.*labels \(.* evaluations\) are kept.*call fit again"):
+        explainer.fit(game, table, budget=40_000, checkpoint=where)
+    state.update(asked=0, limit=10**9)
+    if folder:
+        explainer = cortx.CoRTX(make_tiny_recipe(steps=30))
+    explainer.fit(game, table, budget=40_000, checkpoint=where)
+    assert state["asked"] < explainer.costs_["total_evaluations"] - 0.8 * 20_000
+    straight = cortx.CoRTX(make_tiny_recipe(steps=30)).fit(cortx.Game(flaky, reference=table), table, budget=40_000)
+    np.testing.assert_allclose(straight.explain(table).values, explainer.explain(table).values, atol=1e-5)
+
+
+# Stopping ---------------------------------------------------------------------------------------------------------
+
+
+def test_more_labels_are_bought_only_while_they_help() -> None:
+    rng = np.random.default_rng(0)
+    before = rng.exponential(size=200)
+    assert _worth_more(before, 0.6 * before)
+    assert not _worth_more(before, before)
+    assert not _worth_more(before, 1.1 * before)
+    # A small gain that is not certain is worth a try.
+    assert _worth_more(before[:10], rng.permutation(before[:10]) * 0.96)
+
+
+def test_a_simple_model_stops_early_and_where_more_helps_all_is_spent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fit_module, "LEAST_TO_STOP", 100)
+    table = rows_of(1_000)
+    constant = cortx.Game(lambda rows: rows[:, 0] * 1.0, reference="zero")
+    recipe = make_tiny_recipe(steps=600)
+    with caplog.at_level(logging.INFO, logger="cortx"):
+        explainer = cortx.CoRTX(recipe).fit(constant, table, budget=60_000)
+    assert any(message.startswith("stopped at") for message in caplog.messages)
+    assert explainer.costs_["total_evaluations"] < 45_000
+    assert explainer.learning_curve_[-1]["evaluations"] == explainer.costs_["total_evaluations"]
+    assert [point["labels"] for point in explainer.learning_curve_] == [118, 237, 237]
+    monkeypatch.setattr(fit_module, "_worth_more", lambda before, after: True)
+    whole = cortx.CoRTX(make_tiny_recipe(steps=30)).fit(constant, table, budget=60_000)
+    assert whole.costs_["total_evaluations"] > 55_000
+    curve = whole.learning_curve_
+    assert [point["labels"] for point in curve] == [118, 237, 475]
+    assert sorted(point["evaluations"] for point in curve) == [point["evaluations"] for point in curve]
