@@ -41,19 +41,21 @@ def announced(self, stage, tensors, **facts):
 checkpoint.Checkpoint.save = announced
 init = checkpoint.Checkpoint.__init__
 checkpoint.Checkpoint.__init__ = lambda self, where, key, every_seconds=0.0: init(self, where, key, every_seconds)
-from cortx.explainer import labels
+from cortx.explainer import labels, store
 labels.LABELS_AT_A_TIME = 10
+store.MOST_AT_RISK = 1_000
 model = make_model()
 game = cortx.Game(model, reference=table, output="probability")
 explainer = cortx.CoRTX(make_tiny_recipe(), heads=("attribution", "ranking"))
-explainer.fit(game, table, n_labels=40, checkpoint=folder / "checkpoint")
+options = {"n_labels": 40} if len(sys.argv) < 3 else {"budget": int(sys.argv[2])}
+explainer.fit(game, table, checkpoint=folder / "checkpoint", **options)
 explainer.save(folder / "done.cortx")
 """
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
+def _start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)], env=environment, cwd=ROOT)
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder), *arguments], env=environment, cwd=ROOT)
 
 
 def _wait_for(process: subprocess.Popen[bytes], log: Path, stage: str) -> None:
@@ -90,6 +92,29 @@ def test_a_killed_fit_goes_on_and_gives_the_same_explainer(
     resumed = cortx.load(tmp_path / "done.cortx", model=make_model())
     np.testing.assert_array_equal(resumed.explain(table).values, straight.explain(table).values)
     np.testing.assert_array_equal(resumed.explain(table).ranking, straight.explain(table).ranking)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["kept-auto-64-0-00003", "kept-permutation", "pretrain", "finetune-attribution"])
+def test_a_killed_budget_goes_on_without_paying_twice(tmp_path: Path, table: np.ndarray, stage: str) -> None:
+    np.save(tmp_path / "table.npy", table)
+    process = _start(tmp_path, "18000")
+    _wait_for(process, tmp_path / "log", stage)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "done.cortx").exists()
+    before = (tmp_path / "log").read_text().splitlines()
+    assert _start(tmp_path, "18000").wait(timeout=120) == 0
+    after = (tmp_path / "log").read_text().splitlines()[len(before) :]
+    kept = {name for name in before if name.startswith("kept")}
+    assert kept
+    assert kept.isdisjoint(after)
+    assert {path.name for path in (tmp_path / "checkpoint").iterdir()} == {"labels"}
+    game = cortx.Game(make_model(), reference=table, output="probability")
+    straight = cortx.CoRTX(make_tiny_recipe(), heads=("attribution", "ranking")).fit(game, table, budget=18_000)
+    resumed = cortx.load(tmp_path / "done.cortx", model=make_model())
+    np.testing.assert_allclose(resumed.explain(table).values, straight.explain(table).values, atol=1e-5)
+    np.testing.assert_allclose(resumed.calibration.bands, straight.calibration.bands, rtol=1e-3)
 
 
 def test_a_checkpoint_of_another_fit_is_refused(game: cortx.Game, table: np.ndarray, tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ from cortx.errors import ArtifactError, BudgetError, InputError, ModelError
 from cortx.explainer import fit as fit_module
 from cortx.explainer.budget import LEAST_CALIBRATION, make_plan
 from cortx.explainer.fit import _worth_more
+from cortx.explainer.learn import trial
+from cortx.explainer.material import Material, PlannedLabels
+from cortx.explainer.store import LabelStore
 
 N_COLUMNS = 6
 
@@ -242,22 +245,42 @@ def test_more_labels_are_bought_only_while_they_help() -> None:
     assert _worth_more(before[:10], rng.permutation(before[:10]) * 0.96)
 
 
-def test_a_simple_model_stops_early_and_where_more_helps_all_is_spent(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("gain", "share"), [(0.0, 0.5), (0.3, 1.0)])
+def test_a_fit_stops_where_more_would_not_help(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, gain: float, share: float
 ) -> None:
+    """Short trainings on a quarter and on half of the labels decide about the rest; here their errors are given."""
     monkeypatch.setattr(fit_module, "LEAST_TO_STOP", 100)
+    errors = np.random.default_rng(0).exponential(size=50)
+    answers = iter([errors, (1 - gain) * errors])
+    monkeypatch.setattr(fit_module, "trial", lambda *arguments, **options: next(answers))
     table = rows_of(1_000)
-    constant = cortx.Game(lambda rows: rows[:, 0] * 1.0, reference="zero")
-    recipe = make_tiny_recipe(steps=600)
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=30))
+    game = game_of(table)
+    count = len(explainer.plan(game, table, 60_000).train)
     with caplog.at_level(logging.INFO, logger="cortx"):
-        explainer = cortx.CoRTX(recipe).fit(constant, table, budget=60_000)
-    assert any(message.startswith("stopped at") for message in caplog.messages)
-    assert explainer.costs_["total_evaluations"] < 45_000
-    assert explainer.learning_curve_[-1]["evaluations"] == explainer.costs_["total_evaluations"]
-    assert [point["labels"] for point in explainer.learning_curve_] == [118, 237, 237]
-    monkeypatch.setattr(fit_module, "_worth_more", lambda before, after: True)
-    whole = cortx.CoRTX(make_tiny_recipe(steps=30)).fit(constant, table, budget=60_000)
-    assert whole.costs_["total_evaluations"] > 55_000
-    curve = whole.learning_curve_
-    assert [point["labels"] for point in curve] == [118, 237, 475]
-    assert sorted(point["evaluations"] for point in curve) == [point["evaluations"] for point in curve]
+        explainer.fit(game, table, budget=60_000)
+    assert any(message.startswith("stopped at") for message in caplog.messages) == (gain == 0)
+    curve = explainer.learning_curve_
+    assert [point["labels"] for point in curve] == [count // 4, count // 2, int(share * count)]
+    assert curve[-1]["evaluations"] == explainer.costs_["total_evaluations"]
+    assert [point["evaluations"] for point in curve] == sorted(point["evaluations"] for point in curve)
+
+
+def test_a_short_training_asks_the_model_for_nothing_and_falls_with_more_labels() -> None:
+    table = rows_of(1_000)
+    game = game_of(table)
+    spent, errors = [], []
+    for count in (40, 400):
+        explainer = cortx.CoRTX(make_tiny_recipe(steps=900))
+        plan = explainer.plan(game, table, 60_000)
+        planned = PlannedLabels(
+            game, game.rows(table), plan, LabelStore.open(None, game, 0), explainer.resolved_recipe(), 0, False
+        )
+        train, validation = planned.train(count), planned.precise(plan.validation, "validation")
+        material = Material(game.rows(table), train, validation, *planned.unlabelled(train, validation))
+        before = game.evaluations
+        errors.append(trial(game, material, explainer.resolved_recipe(), seed=0, show=False).mean())
+        spent.append(game.evaluations - before)
+    assert spent == [0, 0]
+    assert errors[1] < 0.9 * errors[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from cortx.games import Game, Rows
 from cortx.seeding import numpy_generator
 from cortx.training.recipe import Recipe
 
+Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 PER_ROW, DEFAULT_BUDGETS = 100, (500_000, 5_000_000)
@@ -51,9 +53,6 @@ class Plan:
         return sum(self.expected.values())
 
     def __str__(self) -> str:
-        return self.describe()
-
-    def describe(self, evaluations_per_second: float | None = None) -> str:
         """The plan in words."""
         how = "all coalitions" if self.mode == "enumerate" else f"{sum(ask.budget for ask in self.train_asks):,} each"
         parts = {
@@ -67,8 +66,6 @@ class Plan:
         left = self.budget - self.total
         if left > 0.02 * self.budget:
             lines.append(f"  {left:>12,}  left unspent")
-        if evaluations_per_second:
-            lines.append(f"  about {self.total / evaluations_per_second:,.0f} s of the model's time, training aside")
         return "\n".join(lines)
 
 
@@ -81,126 +78,146 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
         budget = game.evaluations_per_value * int(np.clip(PER_ROW * len(rows), *DEFAULT_BUDGETS))
     if isinstance(budget, bool) or not isinstance(budget, (int, np.integer)) or budget < 1:
         raise InputError(f"budget must be a positive whole number of model evaluations, got {budget!r}")
-    n_rows, copies, n_players = len(rows), game.evaluations_per_value, game.n_players
     least_rows = max(LEAST_CALIBRATION + LEAST_TRAINING, game.n_outputs)
-    if n_rows < least_rows:
+    if len(rows) < least_rows:
         raise InputError(
-            f"the table has {n_rows} rows and the model {game.n_outputs} outputs; a fit with a budget needs at least "
-            f"{least_rows} rows, {LEAST_CALIBRATION} of them for calibration; give more rows, or use n_labels="
+            f"the table has {len(rows)} rows and the model {game.n_outputs} outputs; a fit with a budget needs at "
+            f"least {least_rows} rows, {LEAST_CALIBRATION} of them for calibration; give more rows, or use n_labels="
         )
-    order = numpy_generator(seed, "roles").permutation(n_rows)
-    exact = exact_costs(game, rows)
-    cheap = 2 * n_players + 2  # the fewest evaluations that give KernelSHAP standard errors worth having
-    most_precise = max(PRECISE, copies * (2 * cheap + 1))
-    precise_cost = float(np.minimum(exact, most_precise).mean())
+    planner = _Planner(game, rows, int(budget), recipe, numpy_generator(seed, "roles").permutation(len(rows)))
+    return planner.enumerate() or planner.sample()
 
-    # Calibration, and validation beside it, come first: without them nothing can be promised.
-    wanted = int(np.clip(CALIBRATION_SHARE * budget / precise_cost, 0, min(MOST_CALIBRATION, n_rows // 4)))
-    per_precise = most_precise
-    if wanted < LEAST_CALIBRATION:
-        per_precise = int(CALIBRATION_SHARE * budget / LEAST_CALIBRATION)
-        wanted = LEAST_CALIBRATION
-    least_precise = copies * (2 * cheap) + 1
-    precise_costs = np.minimum(exact, max(per_precise, least_precise))
-    n_calibration = wanted
-    calibration = np.sort(order[n_rows - n_calibration :])
 
-    pre_cost = _pretraining_cost(game, rows, recipe)
-    spent = float(precise_costs[calibration].sum())
-    left = budget - spent
-    learners = order[: n_rows - n_calibration]
+@dataclass(frozen=True, eq=False)
+class _Planner:
+    """Rows in a random order: calibration takes them from its end, labels to learn from at its start."""
 
-    # Enumerating a row gives free labels of its masked copies too, but only if enough rows can be paid.
-    share = PRETRAINING_SHARE * budget / pre_cost if pre_cost else 0
-    n_pretraining = int(min(recipe.pretrain.most_rows, len(learners), share))
-    cumulative = np.cumsum(exact[learners])
-    affordable = int(np.searchsorted(cumulative, left - n_pretraining * pre_cost, side="right"))
-    enumerate_ = bool(exact.max() <= most_precise) and affordable >= min(ENUMERATE_ROWS, len(learners))
-    asks: tuple[Ask, ...]
-    if enumerate_:
-        mode: Literal["enumerate", "sample"] = "enumerate"
-        labelled = learners[:affordable]
-        precise = Ask("auto", int(exact.max()) + 1)
-        asks = (precise,)
-        train, validation = _split(labelled, recipe.validation_share)
-        train_cost, validation_cost = float(exact[train].sum()), float(exact[validation].sum())
-        pretraining = np.sort(learners[::-1][:n_pretraining]) if n_pretraining else np.sort(learners)[:0]
-        pretraining = np.setdiff1d(pretraining, validation)
-    else:
-        mode = "sample"
-        precise = Ask("auto", max(per_precise, least_precise))
+    game: Game
+    rows: Rows
+    budget: int
+    recipe: Recipe
+    order: IntArray
+
+    @property
+    def copies(self) -> int:
+        return self.game.evaluations_per_value
+
+    @cached_property
+    def exact(self) -> Array:
+        """Evaluations that enumerating each row takes, (rows,)."""
+        costs: Array = 1 + self.copies * np.maximum(0.0, 2.0 ** self.rows.active.sum(axis=1) - 2)
+        return costs
+
+    @property
+    def most_precise(self) -> int:
+        return max(PRECISE, 2 * self.least_precise)
+
+    @property
+    def least_precise(self) -> int:
+        """What gives KernelSHAP standard errors worth having."""
+        return self.copies * (4 * self.game.n_players + 4) + 1
+
+    def enumerate(self) -> Plan | None:
+        """A part of the table with all coalitions, and free masked copies; None if too few rows can be paid for."""
+        exact = self.exact
+        if exact.max() > self.most_precise:
+            return None
+        n_calibration = self._calibration_rows(float(exact.mean()))
+        calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
+        each = self._pretraining_cost()
+        n_pretraining = int(min(self.recipe.pretrain.most_rows, len(learners), PRETRAINING_SHARE * self.budget / each))
+        left = self.budget - exact[calibration].sum() - n_pretraining * each
+        affordable = int(np.searchsorted(np.cumsum(exact[learners]), left, side="right"))
+        if affordable < min(ENUMERATE_ROWS, len(learners)):
+            return None
+        # The first few rows and then every tenth (or what the share says) validate: more rows never change their roles.
+        place = np.arange(affordable)
+        validates = (place < LEAST_VALIDATION) | (place % max(2, round(1 / self.recipe.validation_share)) == 0)
+        train, validation = learners[:affordable][~validates], learners[:affordable][validates]
+        pretraining = np.setdiff1d(learners[len(learners) - n_pretraining :], validation)
+        ask = Ask("auto", int(exact.max()) + 1)
+        return Plan(
+            budget=self.budget,
+            mode="enumerate",
+            train=train,
+            validation=np.sort(validation),
+            calibration=np.sort(calibration),
+            pretraining=pretraining,
+            train_asks=(ask,),
+            precise=ask,
+            expected={
+                "pretraining": round(len(pretraining) * each),
+                "training": round(exact[train].sum()),
+                "validation": round(exact[validation].sum()),
+                "calibration": round(exact[calibration].sum()),
+            },
+        )
+
+    def sample(self) -> Plan:
+        """Noisy but unbiased labels for as many rows as the budget pays for, then for all of them again."""
+        n_calibration = self._calibration_rows(float(np.minimum(self.exact, self.most_precise).mean()))
+        per_precise = int(
+            np.clip(CALIBRATION_SHARE * self.budget / n_calibration, self.least_precise, self.most_precise)
+        )
+        costs = np.minimum(self.exact, per_precise)
         n_validation = max(LEAST_VALIDATION, n_calibration // 4)
-        validation, rest = learners[:n_validation], learners[n_validation:]
-        validation_cost = float(precise_costs[validation].sum())
-        left -= validation_cost
-        per_row = copies * 2 * max(1, n_players - 1) + 1  # one antithetic pair of permutations
-        positives = recipe.pretrain.n_positives * copies if _asks_for_positives(recipe) else 0
-        train = rest[: max(0, int(left / (per_row + positives)))]
-        asks = (Ask("permutation", per_row),)
-        train_cost = len(train) * per_row
+        calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
+        validation, learners = learners[:n_validation], learners[n_validation:]
+        reserved = float(costs[calibration].sum() + costs[validation].sum())
+        pair = self.copies * 2 * max(1, self.game.n_players - 1) + 1  # one antithetic pair of permutations
+        positives = self._positives_cost()
+        left = self.budget - reserved
+        train = learners[: max(0, int(left / (pair + positives)))]
+        if len(train) < LEAST_TRAINING - LEAST_VALIDATION:
+            least = reserved + LEAST_TRAINING * (pair + positives)
+            raise BudgetError(
+                f"budget={self.budget:,} is too small: {n_calibration} precise labels for calibration alone cost about "
+                f"{costs[calibration].sum():,.0f} evaluations; give at least "
+                f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
+            )
+        asks: tuple[Ask, ...] = (Ask("permutation", pair),)
+        each = pair
         # More than every row once: further rounds, a quarter of what was spent so far, make each label firmer.
-        while len(train) == len(rest):
-            pairs = max(1, sum(ask.budget // per_row for ask in asks) // 4)
-            if train_cost + len(train) * (pairs * per_row + positives) > left:
+        while len(train) == len(learners):
+            more = pair * max(1, each // pair // 4)
+            if len(train) * (each + more + positives) > left:
                 break
-            asks += (Ask("permutation", pairs * per_row, round=len(asks)),)
-            train_cost += len(train) * pairs * per_row
-        pretraining = np.sort(train[: recipe.pretrain.most_rows])
-        pre_cost = positives
-    if len(train) < LEAST_TRAINING - LEAST_VALIDATION:
-        least = spent + validation_cost + LEAST_TRAINING * (copies * cheap + 1 + pre_cost)
-        raise BudgetError(
-            f"budget={budget:,} is too small: {n_calibration} precise labels for calibration alone cost about "
-            f"{spent:,.0f} evaluations; give at least {_round_up(max(least, 1.2 * budget)):,}, or fit with n_labels= "
-            "and without bounds"
+            asks, each = (*asks, Ask("permutation", more, round=len(asks))), each + more
+        pretraining = np.sort(train[: self.recipe.pretrain.most_rows])
+        return Plan(
+            budget=self.budget,
+            mode="sample",
+            train=train,
+            validation=np.sort(validation),
+            calibration=np.sort(calibration),
+            pretraining=pretraining,
+            train_asks=asks,
+            precise=Ask("auto", per_precise),
+            expected={
+                "pretraining": round(len(pretraining) * positives),
+                "training": len(train) * each,
+                "validation": round(costs[validation].sum()),
+                "calibration": round(costs[calibration].sum()),
+            },
         )
-    return Plan(
-        budget=int(budget),
-        mode=mode,
-        train=train,
-        validation=np.sort(validation),
-        calibration=calibration,
-        pretraining=pretraining,
-        train_asks=asks,
-        precise=precise,
-        expected={
-            "pretraining": round(len(pretraining) * pre_cost),
-            "training": round(train_cost),
-            "validation": round(validation_cost),
-            "calibration": round(spent),
-        },
-    )
 
+    def _calibration_rows(self, each: float) -> int:
+        """Calibration comes first: without it nothing can be promised."""
+        most = max(LEAST_CALIBRATION, min(MOST_CALIBRATION, len(self.order) // 4))
+        return int(np.clip(CALIBRATION_SHARE * self.budget / each, LEAST_CALIBRATION, most))
 
-def exact_costs(game: Game, rows: Rows) -> npt.NDArray[np.float64]:
-    """Evaluations that enumerating each row takes, (rows,)."""
-    n_active = rows.active.sum(axis=1)
-    costs: npt.NDArray[np.float64] = 1 + game.evaluations_per_value * np.maximum(0.0, 2.0**n_active - 2)
-    return costs
+    def _positives_cost(self) -> float:
+        """Evaluations for the positives of each row."""
+        config = self.recipe.pretrain
+        asks = config.steps > 0 and config.positives != "random"
+        return float(self.copies * config.n_positives * config.rounds) if asks else 0.0
 
-
-def _asks_for_positives(recipe: Recipe) -> bool:
-    return recipe.pretrain.steps > 0 and recipe.pretrain.positives != "random"
-
-
-def _pretraining_cost(game: Game, rows: Rows, recipe: Recipe) -> float:
-    """Evaluations for each row: its output, its positives, its rough label."""
-    if recipe.pretrain.steps == 0:
-        return 1.0
-    copies, n_active = game.evaluations_per_value, rows.active.sum(axis=1)
-    positives = recipe.pretrain.n_positives * recipe.pretrain.rounds if _asks_for_positives(recipe) else 0
-    walk = 2.0 * recipe.pretrain.rough_pairs * np.maximum(0, n_active - 1)
-    rough = (
-        1 + copies * np.minimum(walk, np.maximum(0.0, 2.0**n_active - 2)).mean() if recipe.pretrain.rough_pairs else 0
-    )
-    return float(1 + copies * positives + rough)
-
-
-def _split(rows: IntArray, share: float) -> tuple[IntArray, IntArray]:
-    """The first few rows and then every tenth (or what the share says) validate: more rows never change their roles."""
-    place = np.arange(len(rows))
-    validates = (place < LEAST_VALIDATION) | (place % max(2, round(1 / share)) == 0)
-    return rows[~validates], rows[validates]
+    def _pretraining_cost(self) -> float:
+        """Evaluations for each row: its output, its positives, its rough label."""
+        pairs = self.recipe.pretrain.rough_pairs if self.recipe.pretrain.steps else 0
+        n_active = self.rows.active.sum(axis=1)
+        walk = np.minimum(2.0 * pairs * np.maximum(0, n_active - 1), np.maximum(0.0, 2.0**n_active - 2))
+        return float(1 + self._positives_cost() + self.copies * walk.mean())
 
 
 def _round_up(number: float) -> int:

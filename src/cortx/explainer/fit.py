@@ -84,7 +84,7 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     curve: list[dict[str, float]] = []
     if labels is None and request.n_labels is None:
         plan = make_plan(game, rows, request.budget, request.recipe, request.seed)
-        logger.info(plan.describe())
+        logger.info(str(plan))
         material = _spend(game, rows, plan, open_store(), request, curve)
         key = _key(game, rows, material.outputs, material.train, request)
         checkpoint = Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
