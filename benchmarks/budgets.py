@@ -181,7 +181,7 @@ def _all_refined(explainer: Any, rows: np.ndarray, tolerance: float) -> float:
 
     game, outputs = explainer.game, explainer.game.outputs_of(explainer.game.rows(rows).table)
     answer = explainer._answer(explainer._read(rows), outputs, errors=True)
-    bounds = answer.bounds(np.array([np.inf]), np.array([np.inf]))
+    bounds = answer.bounds(np.array([1e12]), np.array([1e12]))
     spent = game.evaluations
     refine(game, rows, answer, bounds, tolerance=tolerance, confidence=CONFIDENCE, budget=None, seed=0, show=False)
     return 1 + (game.evaluations - spent) / len(rows)

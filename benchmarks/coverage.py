@@ -51,20 +51,16 @@ def pool_of(explainer: cortx.CoRTX, labels: cortx.Explanation, truth: np.ndarray
     n_rows, n_players = labels.values.shape[:2]
     shape = (n_rows, n_players, -1)
     outputs = labels.outputs.reshape(n_rows, -1)
-    values, typical = explainer.prior(labels.data, outputs)
-    # A row's typical error, as the bounds see it: its bound at some confidence over that confidence's factor.
-    bounded = explainer.explain(labels.data, outputs=labels.outputs, confidence=0.5)
-    typical_row = bounded.error_bound.reshape(n_rows, -1) / explainer.calibration.factors(0.5)[0]
-    active = (bounded.upper_bounds > bounded.lower_bounds).reshape(shape).any(axis=2)
+    answer = explainer._answer(explainer._read(labels.data), outputs, errors=True)
     precise = labels.values.reshape(shape)
     return Pool(
-        residual=precise - values,
+        residual=precise - answer.values,
         errors=labels.error_std.reshape(shape),
-        typical=typical,
-        typical_row=typical_row,
-        active=active,
+        typical=answer.typical,
+        typical_row=answer.typical_row,
+        active=answer.active,
         truth=precise if truth is None else truth.reshape(shape),
-        predicted=values,
+        predicted=answer.values,
     )
 
 

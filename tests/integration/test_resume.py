@@ -95,7 +95,7 @@ def test_a_killed_fit_goes_on_and_gives_the_same_explainer(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["kept-auto-64-0-00003", "kept-permutation", "pretrain", "finetune-attribution"])
+@pytest.mark.parametrize("stage", ["kept-auto", "kept-permutation", "pretrain", "finetune-attribution"])
 def test_a_killed_budget_goes_on_without_paying_twice(tmp_path: Path, table: np.ndarray, stage: str) -> None:
     np.save(tmp_path / "table.npy", table)
     process = _start(tmp_path, "18000")

@@ -112,6 +112,7 @@ def test_without_calibration_there_are_no_bounds_until_calibrate(game: cortx.Gam
     np.testing.assert_allclose(explainer.explain(fresh, confidence=0.9).error_bound, by_table)
     with pytest.raises(InputError, match="support at most"):
         explainer.explain(fresh, confidence=0.999)
+    assert explainer.costs_["calibration"]["rows"] == 80
     labels = cortx.shapley(game, fresh, "permutation", budget=11)  # one pair: nobody knows its error
     with pytest.raises(InputError, match="no standard errors"):
         explainer.calibrate(labels)
@@ -120,7 +121,7 @@ def test_without_calibration_there_are_no_bounds_until_calibrate(game: cortx.Gam
 def test_tolerance_refines_the_rows_that_need_it(either: cortx.CoRTX) -> None:
     fresh = rows_of(200, 7)
     truth = cortx.shapley(either.game, fresh, "exact", views=0).values
-    before = either.explain(fresh, confidence=0.9)
+    before = either.explain(fresh, confidence=0.95)  # half the risk stays with rows that need no refinement
     tolerance = float(np.median(before.error_bound))
     spent = either.game.evaluations
     shown = either.explain(fresh, tolerance=tolerance)
@@ -148,9 +149,25 @@ def test_a_small_budget_limits_refinement_and_says_so(explainer: cortx.CoRTX) ->
     shown = explainer.explain(fresh, tolerance=tolerance, budget=20)
     assert shown.evaluations <= 100 * (1 + 20)
     assert (shown.error_bound > tolerance).any()
-    for wrong in (0, -1.0):
+    for wrong in (0, -1.0, True, "small", np.nan):
         with pytest.raises(InputError, match="tolerance must be positive"):
-            explainer.explain(fresh, tolerance=wrong)
+            explainer.explain(fresh, tolerance=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="whole number of model evaluations"):
+        explainer.explain(fresh, tolerance=0.1, budget=2.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="give tolerance= too"):
+        explainer.explain(fresh, budget=100)
+
+
+def test_rows_that_cannot_be_wrong_need_no_refinement(explainer: cortx.CoRTX) -> None:
+    """A row at the reference, and one that differs in a single feature, are exact whatever the network says."""
+    rows = np.repeat(explainer.game.absent, 2, axis=0)
+    rows[1, 3] += 1.0
+    shown = explainer.explain(rows, tolerance=1e-9)
+    assert not shown.refined.any()
+    assert (shown.error_bound == 0).all()
+    np.testing.assert_array_equal(shown.lower_bounds, shown.upper_bounds)
+    truth = cortx.shapley(explainer.game, rows, "exact").values
+    np.testing.assert_allclose(shown.values, truth, atol=1e-12)
 
 
 def test_the_explainer_is_a_prior_for_an_estimator(several: cortx.CoRTX) -> None:

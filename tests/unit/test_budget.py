@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -230,6 +231,113 @@ def test_a_model_that_goes_away_leaves_its_labels(
     assert state["asked"] < explainer.costs_["total_evaluations"] - 0.8 * 20_000
     straight = cortx.CoRTX(make_tiny_recipe(steps=30)).fit(cortx.Game(flaky, reference=table), table, budget=40_000)
     np.testing.assert_allclose(straight.explain(table).values, explainer.explain(table).values, atol=1e-5)
+
+
+# Hard tables ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_columns", "copies", "budget", "mode"), [
+    (3, 4, 20_000, "enumerate"), (5, 3, 40_000, "enumerate"), (15, 2, 150_000, "sample"),
+])  # fmt: skip
+def test_a_background_is_paid_for_as_planned(n_columns: int, copies: int, budget: int, mode: str) -> None:
+    table = rows_of(400, n_columns=n_columns)
+    model = make_model(n_columns)
+    game = cortx.Game(model, background=table[:copies], output="probability")
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=20))
+    assert explainer.plan(game, table, budget).mode == mode
+    explainer.fit(game, table, budget=budget)
+    assert game.evaluations <= budget + copies
+    assert (explainer.calibration.noise_risk == 0) == (mode == "enumerate")  # enumerated labels are exact
+
+
+@pytest.mark.parametrize("n_columns", [4, 15])
+@pytest.mark.parametrize("distinct", [1, 3])
+def test_tables_of_few_different_rows(n_columns: int, distinct: int) -> None:
+    table = rows_of(distinct, n_columns=n_columns)[np.random.default_rng(0).integers(0, distinct, 400)]
+    game = cortx.Game(make_model(n_columns), reference=np.zeros(n_columns), output="probability")
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=20)).fit(game, table, budget=60_000)
+    assert np.isfinite(explainer.explain(table, confidence=0.8).error_bound).all()
+
+
+def test_the_smallest_tables_and_budgets() -> None:
+    table = rows_of(100, n_columns=15)
+    game = game_of(table)
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=20)).fit(game, table, budget=100_000)
+    assert len(explainer.calibration) == LEAST_CALIBRATION
+    assert game.evaluations <= 100_001
+
+
+def test_sampling_never_costs_more_than_enumerating() -> None:
+    table = rows_of(102, n_columns=15)
+    game = game_of(table)
+    plan = cortx.CoRTX(make_tiny_recipe()).plan(game, table, 50_000_000)
+    assert plan.mode == "sample"
+    assert plan.expected["training"] / len(plan.train) < 1.3 * 2**15
+
+
+def test_outputs_are_asked_for_once_without_rough_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit_module, "LEAST_TO_STOP", 50)
+    monkeypatch.setattr(fit_module, "_worth_more", lambda before, after: True)
+    table = rows_of(3_000)
+    for changes in ({"steps": 0}, {"rough_pairs": 0}):
+        game = game_of(table)
+        recipe = make_tiny_recipe(steps=10)
+        recipe = replace(recipe, pretrain=replace(recipe.pretrain, **changes))
+        explainer = cortx.CoRTX(recipe).fit(game, table, budget=40_000)
+        assert game.evaluations <= 40_001
+        assert game.evaluations == pytest.approx(explainer.costs_["total_evaluations"], abs=2)
+
+
+def test_a_slightly_larger_budget_finds_the_precise_labels_of_a_smaller_one() -> None:
+    table = rows_of(400, n_columns=15)
+    game = game_of(table)
+    plans = [cortx.CoRTX(make_tiny_recipe()).plan(game, table, budget) for budget in (60_000, 61_000)]
+    assert plans[0].precise == plans[1].precise
+
+
+def test_outputs_of_different_size_are_told_apart(tmp_path: Path) -> None:
+    """Only the small output of the second model has changed."""
+    table = rows_of(300)
+
+    def model_of(sign: float) -> object:
+        return lambda rows: np.column_stack([10_000 * rows[:, 0], sign * (rows[:, 1] - 2 * rows[:, 2] * rows[:, 3])])
+
+    def fit(sign: float) -> cortx.CoRTX:
+        game = cortx.Game(model_of(sign), reference="zero")
+        return cortx.CoRTX(make_tiny_recipe(steps=5)).fit(game, table, budget=15_000, checkpoint=tmp_path / "work")
+
+    fit(1)
+    with pytest.raises(ArtifactError, match="belong to another model"):
+        fit(-1)
+
+
+def test_a_fit_leaves_alone_what_is_not_its_own(tmp_path: Path) -> None:
+    table = rows_of(300)
+    (tmp_path / "training-data").mkdir()
+    (tmp_path / "training-data" / "precious.csv").write_text("mine")
+    for options in ({"n_labels": 20}, {"budget": 15_000}):
+        cortx.CoRTX(make_tiny_recipe(steps=5)).fit(game_of(table), table, checkpoint=tmp_path, **options)  # type: ignore[arg-type]
+    assert (tmp_path / "training-data" / "precious.csv").read_text() == "mine"
+    # A lost part is bought again, and no other one is lost for it.
+    parts = sorted((tmp_path / "labels").iterdir())
+    parts[0].unlink()
+    cortx.CoRTX(make_tiny_recipe(steps=5)).fit(game_of(table), table, checkpoint=tmp_path, budget=15_000)
+    assert sorted((tmp_path / "labels").iterdir()) == parts
+
+
+def test_nothing_is_learned_from_calibration_rows() -> None:
+    """However strange they are: another value in one of them changes no explanation of other rows."""
+    table = rows_of(400)
+    game = game_of(table)
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=20)).fit(game, table, budget=20_000)
+    plan = explainer.plan(game, table, 20_000)
+    changed = table.copy()
+    changed[plan.calibration[0], 0] = 1e4
+    other = cortx.CoRTX(make_tiny_recipe(steps=20)).fit(
+        cortx.Game(game.model, reference=table, output="probability"), changed, budget=20_000
+    )
+    fresh = rows_of(50, 1)
+    np.testing.assert_allclose(other.explain(fresh).values, explainer.explain(fresh).values, atol=1e-6)
 
 
 # Stopping ---------------------------------------------------------------------------------------------------------

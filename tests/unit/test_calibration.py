@@ -125,11 +125,21 @@ def test_confidence_is_a_share(confidence: float) -> None:
         Calibration(ten, ten, 0.0, np.zeros(1), 0).factors(confidence)
 
 
-def test_labels_without_standard_errors_are_refused() -> None:
+def test_labels_without_standard_errors_are_refused_and_single_ones_count_as_infinitely_wrong() -> None:
     residual, errors, typical, typical_row, _ = world(np.random.default_rng(0), 20)
+    active = np.ones((20, 5), dtype=bool)
     errors[3, 2, 0] = np.nan
-    with pytest.raises(InputError, match="no standard errors"):
-        calibrate(residual, errors, typical, typical_row, np.ones((20, 5), dtype=bool), 0)
+    made = calibrate(residual, errors, typical, typical_row, active, 0)
+    assert np.isinf(made.rows).sum(axis=0).tolist() == np.isinf(made.bands).sum(axis=0).tolist() == [1, 1]
+    others = np.delete(np.arange(20), 3)
+    alone = calibrate(residual[others], errors[others], typical[others], typical_row[others], active[others], 0)
+    np.testing.assert_array_equal(made.bands[:-1], alone.bands)
+    assert made.most_confident == pytest.approx(19 / 21)
+    with pytest.raises(InputError, match=r"support at most 0\.904"):
+        made.factors(0.92)
+    errors[4] = np.nan
+    with pytest.raises(InputError, match="2 of 20 calibration labels have no standard errors"):
+        calibrate(residual, errors, typical, typical_row, active, 0)
     with pytest.raises(BudgetError, match="at least 2"):
         calibrate(residual[:1], errors[:1], typical[:1], typical_row[:1], np.ones((1, 5), dtype=bool), 0)
 

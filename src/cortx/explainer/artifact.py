@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shutil
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from cortx.errors import ArtifactError, FingerprintError, InputError
 from cortx.explainer.calibration import Calibration
+from cortx.explainer.fingerprint import ModelDifference, difference
 from cortx.explainer.fit import Fitted
 from cortx.explainer.profile import Profile
 from cortx.games import Game, GameSpec
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 FORMAT, FORMAT_VERSION = "cortx-explainer", 2
 MANIFEST = "manifest.json"
-
-# The same model gives the same outputs up to float rounding; another one differs by far more of their spread.
-FINGERPRINT_TOLERANCE = 1e-3
 
 
 def save(explainer: CoRTX, folder: str | Path) -> Path:
@@ -87,6 +84,7 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         settings, spec = manifest["settings"], _spec(manifest, tensors)
         recipe, profile = Recipe.from_json(manifest["recipe"]), Profile.from_json(manifest["profile"])
         network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
+        calibration, curve = _calibration(manifest, tensors), manifest["learning_curve"]
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
         raise ArtifactError(f"the explainer in {path} cannot be rebuilt ({error}); save it again") from error
     explainer = CoRTX(
@@ -107,8 +105,8 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         history=manifest["history"],
         probe=probe,
         probe_outputs=probe_outputs,
-        curve=manifest["learning_curve"],
-        calibration=_calibration(manifest, tensors),
+        curve=curve,
+        calibration=calibration,
         profile=profile,
     )
     game = None
@@ -275,18 +273,6 @@ def _network(
     return network.eval().requires_grad_(False)
 
 
-@dataclass(frozen=True)
-class ModelDifference:
-    """How far a model's outputs on the probe rows are from the fingerprint, and the spread of that output there."""
-
-    largest: float
-    spread: float
-
-    @property
-    def same(self) -> bool:
-        return self.largest <= FINGERPRINT_TOLERANCE * self.spread
-
-
 def compare_model(game: Game, fitted: Fitted, called: str = "the explainer") -> ModelDifference:
     """Runs the model on the probe rows; the output that differs most, measured by its spread, counts."""
     outputs, expected = game.fingerprint(fitted.probe, fitted.spec.schema), fitted.probe_outputs
@@ -294,9 +280,7 @@ def compare_model(game: Game, fitted: Fitted, called: str = "the explainer") -> 
         raise FingerprintError(
             f"the model gives {outputs.shape[1]} outputs, {called} was fitted for {expected.shape[1]}"
         )
-    spreads, differences = np.maximum(np.ptp(expected, axis=0), 1e-6), np.abs(outputs - expected).max(axis=0)
-    output = int((differences / spreads).argmax())
-    return ModelDifference(float(differences[output]), float(spreads[output]))
+    return difference(outputs, expected)
 
 
 def _check_model(game: Game, fitted: Fitted, path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
+from cortx.estimators.coalitions import CHUNK
 from cortx.explainer.store import Ask
 from cortx.games import Game, Rows
 from cortx.seeding import numpy_generator
@@ -54,7 +55,11 @@ class Plan:
 
     def __str__(self) -> str:
         """The plan in words."""
-        how = "all coalitions" if self.mode == "enumerate" else f"{sum(ask.budget for ask in self.train_asks):,} each"
+        how = (
+            "all coalitions"
+            if self.mode == "enumerate"
+            else f"sampled, {self.expected['training'] // len(self.train):,} each"
+        )
         parts = {
             "pretraining": f"pre-training on {len(self.pretraining):,} rows",
             "training": f"labels of {len(self.train):,} rows to learn from ({how})",
@@ -105,27 +110,31 @@ class _Planner:
     @cached_property
     def exact(self) -> Array:
         """Evaluations that enumerating each row takes, (rows,)."""
-        costs: Array = 1 + self.copies * np.maximum(0.0, 2.0 ** self.rows.active.sum(axis=1) - 2)
-        return costs
+        return 1 + self.copies * coalition_counts(self.rows)
 
     @property
     def most_precise(self) -> int:
         return max(PRECISE, 2 * self.least_precise)
 
     @property
+    def least_values(self) -> int:
+        """Values v(S) that give KernelSHAP standard errors worth having."""
+        return 6 * self.game.n_players + 6
+
+    @property
     def least_precise(self) -> int:
-        """What gives KernelSHAP standard errors worth having."""
-        return self.copies * (4 * self.game.n_players + 4) + 1
+        return self.copies * self.least_values
 
     def enumerate(self) -> Plan | None:
         """A part of the table with all coalitions, and free masked copies; None if too few rows can be paid for."""
-        exact = self.exact
-        if exact.max() > self.most_precise:
+        exact, most = self.exact, int(self.rows.active.sum(axis=1).max())
+        if 2**most > CHUNK:  # without free copies, many rough labels teach more
             return None
         n_calibration = self._calibration_rows(float(exact.mean()))
         calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
         each = self._pretraining_cost()
-        n_pretraining = int(min(self.recipe.pretrain.most_rows, len(learners), PRETRAINING_SHARE * self.budget / each))
+        wanted = min(self.recipe.pretrain.most_rows, len(learners), PRETRAINING_SHARE * self.budget / each)
+        n_pretraining = max(2, int(wanted))
         left = self.budget - exact[calibration].sum() - n_pretraining * each
         affordable = int(np.searchsorted(np.cumsum(exact[learners]), left, side="right"))
         if affordable < min(ENUMERATE_ROWS, len(learners)):
@@ -135,7 +144,7 @@ class _Planner:
         validates = (place < LEAST_VALIDATION) | (place % max(2, round(1 / self.recipe.validation_share)) == 0)
         train, validation = learners[:affordable][~validates], learners[:affordable][validates]
         pretraining = np.setdiff1d(learners[len(learners) - n_pretraining :], validation)
-        ask = Ask("auto", int(exact.max()) + 1)
+        ask = Ask("auto", 2**most)
         return Plan(
             budget=self.budget,
             mode="enumerate",
@@ -156,15 +165,15 @@ class _Planner:
     def sample(self) -> Plan:
         """Noisy but unbiased labels for as many rows as the budget pays for, then for all of them again."""
         n_calibration = self._calibration_rows(float(np.minimum(self.exact, self.most_precise).mean()))
-        per_precise = int(
-            np.clip(CALIBRATION_SHARE * self.budget / n_calibration, self.least_precise, self.most_precise)
-        )
-        costs = np.minimum(self.exact, per_precise)
-        n_validation = max(LEAST_VALIDATION, n_calibration // 4)
+        affordable = np.clip(CALIBRATION_SHARE * self.budget / n_calibration, self.least_precise, self.most_precise)
+        # In powers of two, so that a slightly larger budget finds the same labels.
+        precise = max(2 ** int(np.log2(affordable / self.copies)), self.least_values)
+        costs = np.minimum(self.exact, 1 + self.copies * (precise - 1))
+        n_validation = max(LEAST_VALIDATION, n_calibration // 5)
         calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
         validation, learners = learners[:n_validation], learners[n_validation:]
         reserved = float(costs[calibration].sum() + costs[validation].sum())
-        pair = self.copies * 2 * max(1, self.game.n_players - 1) + 1  # one antithetic pair of permutations
+        pair = self._walk_cost(1)
         positives = self._positives_cost()
         left = self.budget - reserved
         train = learners[: max(0, int(left / (pair + positives)))]
@@ -175,14 +184,15 @@ class _Planner:
                 f"{costs[calibration].sum():,.0f} evaluations; give at least "
                 f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
             )
-        asks: tuple[Ask, ...] = (Ask("permutation", pair),)
-        each = pair
+        asks: tuple[Ask, ...] = (Ask("permutation", walk_values(self.game, 1)),)
+        each, pairs = pair, 1
         # More than every row once: further rounds, a quarter of what was spent so far, make each label firmer.
-        while len(train) == len(learners):
-            more = pair * max(1, each // pair // 4)
-            if len(train) * (each + more + positives) > left:
+        while len(train) == len(learners) and each < self.exact.max():
+            more = max(1, pairs // 4)
+            if len(train) * (each + self._walk_cost(more) + positives) > left:
                 break
-            asks, each = (*asks, Ask("permutation", more, round=len(asks))), each + more
+            asks = (*asks, Ask("permutation", walk_values(self.game, more), round=len(asks)))
+            each, pairs = each + self._walk_cost(more), pairs + more
         pretraining = np.sort(train[: self.recipe.pretrain.most_rows])
         return Plan(
             budget=self.budget,
@@ -192,10 +202,10 @@ class _Planner:
             calibration=np.sort(calibration),
             pretraining=pretraining,
             train_asks=asks,
-            precise=Ask("auto", per_precise),
+            precise=Ask("auto", precise),
             expected={
                 "pretraining": round(len(pretraining) * positives),
-                "training": len(train) * each,
+                "training": round(len(train) * each),
                 "validation": round(costs[validation].sum()),
                 "calibration": round(costs[calibration].sum()),
             },
@@ -215,9 +225,23 @@ class _Planner:
     def _pretraining_cost(self) -> float:
         """Evaluations for each row: its output, its positives, its rough label."""
         pairs = self.recipe.pretrain.rough_pairs if self.recipe.pretrain.steps else 0
-        n_active = self.rows.active.sum(axis=1)
-        walk = np.minimum(2.0 * pairs * np.maximum(0, n_active - 1), np.maximum(0.0, 2.0**n_active - 2))
-        return float(1 + self._positives_cost() + self.copies * walk.mean())
+        return self._positives_cost() + (self._walk_cost(pairs) if pairs else 1.0)
+
+    def _walk_cost(self, pairs: int) -> float:
+        """Evaluations for each row and so many antithetic pairs of permutations, its own output included."""
+        walk = 2.0 * pairs * np.maximum(0, self.rows.active.sum(axis=1) - 1)
+        return float(1 + self.copies * np.minimum(walk, coalition_counts(self.rows)).mean())
+
+
+def walk_values(game: Game, pairs: int) -> int:
+    """Values v(S) that so many antithetic pairs of permutations ask for, v(all) included."""
+    return 2 * pairs * max(1, game.n_players - 1) + 1
+
+
+def coalition_counts(rows: Rows) -> Array:
+    """All coalitions of each row's active players but the empty and the full one, (rows,)."""
+    counts: Array = np.maximum(0.0, 2.0 ** np.minimum(rows.active.sum(axis=1), 60) - 2)
+    return counts
 
 
 def _round_up(number: float) -> int:

@@ -22,6 +22,9 @@ BoolArray = npt.NDArray[np.bool_]
 NOISE_RISK = 0.002
 """The chance, for each calibration row, that its label is farther off than its standard errors account for."""
 
+MOST_UNKNOWN = 0.05
+"""The share of calibration labels that may lack standard errors."""
+
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
@@ -44,7 +47,11 @@ class Calibration:
     @property
     def most_confident(self) -> float:
         """The highest confidence that so many rows can support."""
-        return len(self) / (len(self) + 1) - self.noise_risk
+        return self._n_finite / (len(self) + 1) - self.noise_risk
+
+    @property
+    def _n_finite(self) -> int:
+        return int(np.isfinite(self.bands).all(axis=1).sum())
 
     def factors(self, confidence: float) -> tuple[Array, Array]:
         """What typical errors are multiplied with, (outputs,) each: for a row's distance, and for its bands."""
@@ -58,7 +65,7 @@ class Calibration:
         n = len(self)
         # The small number keeps 0.9 * 10 from becoming 9.000000000000002.
         rank = math.ceil((n + 1) * (confidence + self.noise_risk) - 1e-9)
-        if rank > n:
+        if rank > self._n_finite:
             raise InputError(
                 f"confidence={confidence} needs more calibration rows: {n} support at most "
                 f"{math.floor(1000 * self.most_confident) / 1000:.3f}; lower it, or call calibrate() with more rows"
@@ -81,11 +88,13 @@ def calibrate(
     """
     if len(residual) < 2:
         raise BudgetError(f"calibration needs at least 2 labelled rows, got {len(residual)}")
-    if not np.isfinite(errors).all():
+    unknown: BoolArray = np.asarray(~np.isfinite(errors).all(axis=(1, 2)))
+    if unknown.mean() > MOST_UNKNOWN:
         raise InputError(
-            "the calibration labels have no standard errors, so their noise cannot be accounted for; "
-            "make them with cortx.shapley, exactly or with a larger budget"
+            f"{unknown.sum()} of {len(unknown)} calibration labels have no standard errors, so their noise cannot be "
+            "accounted for; make them with cortx.shapley, exactly or with a larger budget"
         )
+    errors = np.where(unknown[:, None, None], 0.0, errors)
     noisy = bool((errors > 0).any())
     away = np.sqrt(np.square(residual).sum(axis=1))
     mean_l2 = away.mean(axis=0)
@@ -96,6 +105,8 @@ def calibrate(
         away = _farthest(away, errors, NOISE_RISK)
         residual = np.abs(residual) + reach * errors
     bands = np.where(active[..., None], np.abs(residual) / typical, 0.0).max(axis=1)
+    # A label that may be wrong by any amount stands above all others.
+    away[unknown], bands[unknown] = np.inf, np.inf
     return Calibration(
         rows=np.sort(away / typical_row, axis=0),
         bands=np.sort(bands, axis=0),

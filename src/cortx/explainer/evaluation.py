@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from cortx.errors import InputError
 from cortx.estimators.shapley import shapley
-from cortx.explainer.artifact import ModelDifference, compare_model
+from cortx.explainer.artifact import compare_model
 from cortx.explainer.calibration import NOISE_RISK, Calibration, noise_radius
 from cortx.explainer.explainer import CoRTX, _known_values
+from cortx.explainer.fingerprint import ModelDifference
 from cortx.explainer.profile import ColumnDrift, drift
 from cortx.explainer.refine import Predicted
 from cortx.explainer.report import Check, Coverage, Level, QualityReport, Slice, WorstRow

@@ -17,6 +17,7 @@ from cortx.explainer.budget import Plan, make_plan
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
 from cortx.explainer.labels import given_labels, label_budget
+from cortx.explainer.material import cost
 from cortx.explainer.refine import Predicted, refine
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation
@@ -163,12 +164,18 @@ class CoRTX:
         fitted, game = self.fitted, self._game
         if game is None:
             raise InputError("calibrate() needs the model; load the explainer with model=...")
-        if not isinstance(rows, Explanation):
+        if isinstance(rows, Explanation):
+            if rows.data is not None:
+                self._read(plain(rows.data))
+        else:
             self._read(plain(rows))
-            rows = shapley(game, rows, budget=budget or label_budget(game), views=0, seed=self.seed, progress=progress)
+            budget = label_budget(game) if budget is None else budget
+            rows = shapley(game, rows, budget=budget, views=0, seed=self.seed, progress=progress)
         labels = given_labels(rows, game, None, None)
         calibration = calibrate_network(fitted.network, game, fitted.spec.schema, labels)
-        self._fitted = replace(fitted, calibration=calibration)
+        costs = {**fitted.costs, "calibration": cost(labels.evaluations, labels.seconds, rows=len(labels))}
+        costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values() if isinstance(part, dict))
+        self._fitted = replace(fitted, calibration=calibration, costs=costs)
         return self
 
     def resolved_recipe(self) -> Recipe:
@@ -256,9 +263,10 @@ class CoRTX:
         Parameters
         ----------
         confidence:
-            Bounds that hold for this share of fresh rows: ``error_bound`` on a row's l2 error, ``lower_bounds`` and
-            ``upper_bounds`` on all its values at once, and from these ``stable_ranks``. Needs a calibrated explainer
-            (`fit` with a budget, or `calibrate`) and the model's output. For several outputs they hold for each.
+            Bounds that hold for at least this share of fresh rows: ``error_bound`` on a row's l2 error,
+            ``lower_bounds`` and ``upper_bounds`` on all its values at once, and from these ``stable_ranks``. Needs
+            a calibrated explainer (`fit` with a budget, or `calibrate`) and the model's output. For several outputs
+            they hold for each.
         tolerance:
             Rows whose error bound is larger are refined with the model, starting from the explainer's answer, until
             it is not (``refined`` says which); ``explanation.evaluations`` says at what price. `confidence` is then
@@ -271,13 +279,21 @@ class CoRTX:
         table, spec = self._read(X), self.fitted.spec
         if tolerance is not None:
             confidence = 0.9 if confidence is None else confidence
-            if not tolerance > 0:
+            if isinstance(tolerance, (bool, str)) or not tolerance > 0:
                 raise InputError(f"tolerance must be positive, got {tolerance!r}")
+            if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, np.integer))):
+                raise InputError(f"budget must be a whole number of model evaluations, got {budget!r}")
             if self._game is None:
                 raise InputError(
                     "tolerance= refines rows with the model, and none is attached; load the explainer with model=..."
                 )
-        factors = None if confidence is None else self.calibration.factors(confidence)
+        elif budget is not None:
+            raise InputError("budget= limits what tolerance= may spend on a row; give tolerance= too, or leave it out")
+        factors = None
+        if confidence is not None:
+            # Rows that are refined have a risk of their own: with a tolerance each side takes half of it.
+            level = confidence if tolerance is None else 1 - (1 - confidence) / 2
+            factors = self.calibration.factors(level)
         known, evaluations = self._outputs(table, outputs)
         if factors is not None and known is None:
             raise InputError(
@@ -344,6 +360,7 @@ class CoRTX:
                 part = slice(start, start + ROWS_AT_A_TIME)
                 codes = torch.from_numpy(table.matrix[part])
                 sharers = network.attribution.sharers(network.active(codes))
+                active[part] = sharers.numpy()
                 if known is None:
                     answer = network(codes, network.guess_total(codes))
                     values[part] = answer.values.numpy()
@@ -355,7 +372,7 @@ class CoRTX:
                     ranking[part] = answer.ranking.numpy()
                 if typical is not None and typical_row is not None:
                     by_value, by_row = network.typical_errors(answer)
-                    typical[part], typical_row[part], active[part] = by_value.numpy(), by_row.numpy(), sharers.numpy()
+                    typical[part], typical_row[part] = by_value.numpy(), by_row.numpy()
         return Predicted(values, ranking, typical, typical_row, active)
 
     def latent(self, X: Any) -> npt.NDArray[np.float32]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +85,7 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         plan = make_plan(game, rows, request.budget, request.recipe, request.seed)
         logger.info(str(plan))
         material = _spend(game, rows, plan, open_store(), request, curve)
-        key = _key(game, rows, material.outputs, material.train, request)
+        key = _key(game, rows, material.outputs, material.train, request, material.validation.values)
         checkpoint = Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
     else:
         material, checkpoint = _as_told(game, rows, labels, request)
@@ -118,9 +117,6 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         profile=profile_of(rows.table.matrix, rows.table.schema),
     )
     checkpoint.clear()
-    if request.folder is not None:
-        for old in request.folder.glob("training-*"):  # of fits that were killed and never finished
-            shutil.rmtree(old, ignore_errors=True)
     logger.info(
         "fitted: %s model evaluations in all, validation l2 %.3g (labels: %.3g)",
         f"{costs['total_evaluations']:,}",
@@ -176,7 +172,7 @@ def _spend(
                 f"{step:,}", f"{count:,}", 100 * LEAST_GAIN,
             )  # fmt: skip
             break
-    material.calibration = calibration
+    material.calibration, material.kept_aside = calibration, plan.calibration
     seen = len(train) + len(validation)
     material.costs = {
         "labels": cost(
@@ -210,6 +206,7 @@ def _as_told(game: Game, rows: Rows, labels: Any, request: Request) -> tuple[Mat
     asked = cost(game.evaluations - spent, perf_counter() - started, rows=len(rows))
     checkpoint = Checkpoint(request.folder, _key(game, rows, outputs, given, request))
     if given is None:
+        assert request.n_labels is not None
         given = make_labels(game, rows, request.n_labels, seed=seed, checkpoint=checkpoint, show=show)
     material = labels_as_given(game, rows, outputs, given, recipe, seed)
     material.costs = {"outputs": asked, **material.costs}
@@ -220,11 +217,15 @@ def _as_told(game: Game, rows: Rows, labels: Any, request: Request) -> tuple[Mat
     return material, checkpoint
 
 
-def _key(game: Game, rows: Rows, outputs: Array, labels: Labels | None, request: Request) -> str:
+def _key(
+    game: Game, rows: Rows, outputs: Array, labels: Labels | None, request: Request, validation: Array | None = None
+) -> str:
     """A hash of everything a fit depends on, the model through its outputs; a checkpoint is used only for the same."""
     settings = [request.recipe.to_json(), request.heads, request.n_labels, request.seed, game.players.names]
     parts = hashlib.sha256(json.dumps([*settings, game.model.output]).encode())
     arrays: list[Any] = [rows.words, outputs, game.absent, game.base_values, game.players.column_player]
+    if validation is not None:
+        arrays.append(validation)
     if labels is not None:
         arrays += [labels.values, labels.outputs, game.rows(labels.data).words]
         if labels.views is not None:

@@ -129,16 +129,12 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
     return _enough(Labels(data, array, outputs, evaluations, seconds, source, views, errors))
 
 
-def make_labels(
-    game: Game, rows: Rows, count: int | None, *, seed: int, checkpoint: Checkpoint, show: bool | None
-) -> Labels:
-    """Labels a random part of the table (5%, at least 200 rows, at most 2,000, unless `count` says otherwise).
+def make_labels(game: Game, rows: Rows, count: int, *, seed: int, checkpoint: Checkpoint, show: bool | None) -> Labels:
+    """Labels `count` random rows of the table.
 
     Rows are labelled a few at a time, and a checkpoint keeps what is done.
     """
     n_rows = len(rows)
-    if count is None:
-        count = min(n_rows, max(200, min(2_000, round(0.05 * n_rows))))
     if not LEAST_LABELS <= count <= n_rows:
         raise InputError(f"n_labels must lie between {LEAST_LABELS} and the {n_rows} rows of the table, got {count}")
     index = np.sort(numpy_generator(seed, "labelled rows").choice(n_rows, size=count, replace=False))

@@ -98,7 +98,7 @@ def trial(game: Game, material: Material, recipe: Recipe, *, seed: int, show: bo
     short = replace(
         recipe,
         pretrain=replace(recipe.pretrain, steps=0),
-        attribution=replace(recipe.attribution, steps=max(1, recipe.attribution.steps // 3)),
+        attribution=replace(recipe.attribution, steps=max(1, recipe.attribution.steps // 3), tune_encoder=True),
     )
     learned = learn(game, material, short, ("attribution",), seed=seed, checkpoint=Checkpoint(None, ""), show=show)
     with torch.no_grad():
@@ -117,8 +117,11 @@ def _network(
         table = read_table(labels.data, schema=schema, what="the labelled table")
         matrices.append(table.matrix)
         schema = table.schema
+    learnt_from = None
+    if material.kept_aside is not None:
+        learnt_from = np.delete(rows.table.matrix, material.kept_aside, axis=0)
     network = ExplainerNetwork(
-        fit_features(np.concatenate(matrices), schema.columns, game.absent, recipe.features),
+        fit_features(np.concatenate(matrices), schema.columns, game.absent, recipe.features, learnt_from),
         torch.from_numpy(game.players.column_player),
         game.n_outputs,
         encoder=recipe.encoder,

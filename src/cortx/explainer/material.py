@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cortx.errors import InputError
 from cortx.estimators.shapley import shapley, views_per_row
-from cortx.explainer.budget import Plan
+from cortx.explainer.budget import Plan, walk_values
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explainer.store import Ask, LabelStore, averaged
 from cortx.games import Game, Rows
@@ -39,6 +39,8 @@ class Material:
     rough_evaluations: int = 0
     """What outputs and rough labels cost, unless they are training labels at the same time."""
     calibration: Labels | None = None
+    kept_aside: IntArray | None = None
+    """Positions of the calibration rows: nothing may be learned from them, not even the scale of a column."""
     noisy: bool = False
     """Whether the training labels are sampled, right on average only."""
     costs: dict[str, Any] = field(default_factory=dict)
@@ -80,17 +82,12 @@ def rough_labels(game: Game, data: Any, pairs: int, seed: int, checkpoint: Check
     """A noisy but unbiased label for every row, from a few antithetic permutations."""
     kept = checkpoint.load("rough")
     if kept is None:
-        labels = shapley(
-            game, data, "permutation", budget=_rough_budget(game, pairs), views=0, seed=seed, progress=show
-        )
+        budget = game.evaluations_per_value * walk_values(game, pairs)
+        labels = shapley(game, data, "permutation", budget=budget, views=0, seed=seed, progress=show)
         checkpoint.save("rough", pack_labels(labels), **label_facts(labels))
     else:
         labels = unpack_labels(*kept, game=game, data=data)
     return Labels.of(labels, game)
-
-
-def _rough_budget(game: Game, pairs: int) -> int:
-    return game.evaluations_per_value * (2 * pairs * max(1, game.n_players - 1) + 1)
 
 
 class PlannedLabels:
@@ -101,6 +98,7 @@ class PlannedLabels:
     ) -> None:
         self.game, self.rows, self.plan, self.store = game, rows, plan, store
         self.recipe, self.seed, self.show = recipe, seed, show
+        self._outputs: Array | None = None
         self.n_views = views_per_row(game, len(plan.train)) if plan.mode == "enumerate" else 0
 
     def precise(self, index: IntArray, what: str) -> Labels:
@@ -120,28 +118,33 @@ class PlannedLabels:
         """Labels of the first `count` training rows, every round of them."""
         some = self.plan.train[:count]
         rounds = [self._labels(some, ask, "labels to learn from", self.n_views) for ask in self.plan.train_asks]
-        return averaged(rounds, [ask.budget for ask in self.plan.train_asks])
+        return averaged(rounds, self.plan.train_asks)
 
     def unlabelled(self, train: Labels, validation: Labels) -> tuple[IntArray, Array, Labels | None, int]:
         """The rows to pre-train on, their outputs, their rough labels, and what these cost.
 
         Where training labels are noisy themselves, they are the rough labels, and nothing more is paid.
         """
-        recipe, validating = self.recipe.pretrain, self.game.rows(validation.data).words
+        recipe = self.recipe.pretrain
         if self.plan.mode == "sample":
             index = self.plan.train[: len(train)]
-            chosen = np.flatnonzero(~np.isin(self.rows.words[index], validating))[: recipe.most_rows]
+            chosen = self._unlike(validation, index)[: recipe.most_rows]
             some = train.take(chosen)
             return index[chosen], some.outputs, some if recipe.rough_pairs else None, 0
-        index = self.plan.pretraining[~np.isin(self.rows.words[self.plan.pretraining], validating)]
+        index = self.plan.pretraining[self._unlike(validation, self.plan.pretraining)]
         if recipe.rough_pairs and recipe.steps:
-            rough = self._labels(
-                index, Ask("permutation", _rough_budget(self.game, recipe.rough_pairs)), "rough labels"
-            )
+            ask = Ask("permutation", walk_values(self.game, recipe.rough_pairs))
+            rough = self._labels(index, ask, "rough labels")
             return index, rough.outputs, rough, rough.evaluations
-        spent = self.game.evaluations
-        outputs = self.game.full_values(self.rows.take(index))
-        return index, outputs, None, self.game.evaluations - spent
+        if self._outputs is None:
+            self._outputs = self.game.full_values(self.rows.take(index))
+        return index, self._outputs, None, len(index)
+
+    def _unlike(self, validation: Labels, index: IntArray) -> IntArray:
+        """Places of rows whose content does not validate; where nearly all does, of all rows."""
+        validating = self.game.rows(validation.data).words
+        places = np.flatnonzero(~np.isin(self.rows.words[index], validating))
+        return places if len(places) > 1 else np.arange(len(index))
 
     def _labels(self, index: IntArray, ask: Ask, title: str, views: int = 0) -> Labels:
         return self.store.labels(

@@ -22,7 +22,7 @@ Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 FIRST_ROUND = 32
-"""Values v(S) of each row in the first round; every further round doubles what was spent."""
+"""Values v(S) of each row in the first round; every further round asks for twice as many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,10 @@ class Predicted:
         assert self.typical is not None
         assert self.typical_row is not None
         reach = np.where(self.active[..., None], self.typical * band_factor, 0.0)
-        error = self.typical_row * row_factor
+        # One player alone takes the whole total, and nobody takes nothing: there is nothing to be wrong about.
+        decided = self.active.sum(axis=1) <= 1
+        error = np.where(decided[:, None], 0.0, self.typical_row * row_factor)
+        reach[decided] = 0.0
         return Bounds(self.values - reach, self.values + reach, error, np.zeros(len(self.values), dtype=bool))
 
 
@@ -85,11 +88,11 @@ def refine(
     """Asks the model about the rows whose error bound exceeds the tolerance, until none does or the budget is spent.
 
     Each round is a paired regression whose prior is what was known before. The bounds of refined rows come from its
-    posterior, at half the risk that `confidence` leaves: the other half stays with rows that needed none.
+    posterior, at half the risk that `confidence` leaves; `bounds` must have been made at the other half.
     """
     assert answer.typical is not None
     copies = game.evaluations_per_value
-    most = (LONGEST_BUDGET if budget is None else int(budget) // copies) - 1
+    most = copies * LONGEST_BUDGET if budget is None else budget
     risk = (1 - confidence) / 2
     reach = NormalDist().inv_cdf(1 - risk / (2 * answer.values.shape[1]))
     values, scales = answer.values.copy(), answer.typical.copy()
@@ -98,10 +101,10 @@ def refine(
     waiting = np.flatnonzero((error > tolerance).any(axis=1))
     spent, ask, round_ = 0, FIRST_ROUND, 0
     with progress_bar("refining", len(waiting), show=show) as advance:
-        while len(waiting) and spent + 2 <= most:
+        while len(waiting) and spent + 1 + 2 * copies <= most:
             # Where half of all coalitions would be asked for, all of them end the matter.
-            enough = coalition_count(int(n_active[waiting].max()))
-            ask = min(enough if 2 * ask >= enough else ask, most - spent)
+            enough = max(2, coalition_count(int(n_active[waiting].max())))
+            ask = min(enough if 2 * ask >= enough else ask, (most - spent - 1) // copies)
             known = _SoFar(values[waiting], scales[waiting])
             labels = shapley(
                 game, take_rows(X, waiting), Amortized(), budget=copies * ask + copies, explainer=known, views=0,
@@ -118,7 +121,7 @@ def refine(
             done = (error[waiting] <= tolerance).all(axis=1)
             advance(int(done.sum()), f"{game.evaluations:,} evaluations")
             waiting = waiting[~done]
-            spent, ask, round_ = spent + ask, spent + ask, round_ + 1
+            spent, ask, round_ = spent + 1 + copies * ask, 2 * ask, round_ + 1
     ranking = answer.ranking
     if ranking is not None:  # what the ranking head said of rows that are better known now no longer counts
         by_value = np.flip(np.argsort(values[refined], axis=1, kind="stable"), axis=1)

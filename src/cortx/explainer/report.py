@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from cortx.explainer.artifact import FINGERPRINT_TOLERANCE, ModelDifference
+from cortx.explainer.fingerprint import FINGERPRINT_TOLERANCE, ModelDifference
 from cortx.explainer.profile import ColumnDrift
 
 Array = npt.NDArray[np.float64]

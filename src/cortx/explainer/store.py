@@ -6,7 +6,6 @@ import hashlib
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ import torch
 
 from cortx.errors import ArtifactError, ModelError
 from cortx.estimators.shapley import shapley
+from cortx.explainer.fingerprint import difference
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explanation import Explanation, Views, take_rows
 from cortx.games import Game, Rows
@@ -26,8 +26,6 @@ IntArray = npt.NDArray[np.int64]
 MOST_AT_RISK = 500_000
 """Evaluations that a kill or a failing model may cost: labels are kept in parts of about this size."""
 N_CHECKED = 32
-# The same model gives the same outputs up to float rounding.
-SAME_MODEL = 1e-3
 
 
 @dataclass(frozen=True)
@@ -35,14 +33,14 @@ class Ask:
     """A kind of label: the same ask gives the same row the same label."""
 
     method: str
-    budget: int
-    """Evaluations for each row, at most."""
+    values: int
+    """Values v(S) of each row, v(all) included, at most."""
     round: int = 0
     """Rounds are independent of each other, so that their labels can be averaged."""
 
     @property
     def name(self) -> str:
-        return f"{self.method}-{self.budget}-{self.round}"
+        return f"{self.method}-{self.values}-{self.round}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +61,10 @@ class LabelStore:
 
     @staticmethod
     def key_of(game: Game, seed: int) -> str:
-        """A hash of the game (its model aside, which is recognised by its outputs) and the seed."""
+        """A hash of the game and the seed; the model is recognised by its outputs (`belongs_to`)."""
         settings = [seed, game.players.names, game.model.output, str(game.spec(game.schema).target)]
         parts = hashlib.sha256(json.dumps(settings).encode())
-        for array in (game.absent, game.base_values, game.players.column_player):
+        for array in (game.absent, game.players.column_player):
             parts.update(np.ascontiguousarray(array).tobytes())
         return parts.hexdigest()
 
@@ -110,8 +108,8 @@ class LabelStore:
                 continue
             kept = self._gather(name, rows, known).outputs
             now = game.fingerprint(rows.table.matrix[known], rows.table.schema)
-            spread = max(float(np.ptp(kept)), 1e-6)
-            return bool(np.abs(now - kept).max() <= SAME_MODEL * spread)
+            if now.shape != kept.shape or not difference(now, kept).same:
+                return False
         return True
 
     def labels(
@@ -133,12 +131,13 @@ class LabelStore:
         fresh = fresh[np.sort(first)]
         stream = seed if ask.round == 0 else stream_seed(seed, "round", ask.round)
         with progress_bar(title, len(fresh), show=show) as advance:
-            size = int(np.clip(MOST_AT_RISK // ask.budget, 16, 1_024))
+            budget = game.evaluations_per_value * ask.values
+            size = int(np.clip(MOST_AT_RISK // budget, 16, 1_024))
             for start in range(0, len(fresh), size):
                 some = fresh[start : start + size]
                 data = take_rows(rows.data, some)
                 try:
-                    part = shapley(game, data, ask.method, budget=ask.budget, views=views, seed=stream, progress=False)
+                    part = shapley(game, data, ask.method, budget=budget, views=views, seed=stream, progress=False)
                 except ModelError as error:
                     raise ModelError(f"{error}{self._consolation()}") from error
                 self._keep(ask, _Part(rows.words[some], replace(part, data=None)))
@@ -155,18 +154,18 @@ class LabelStore:
         )
 
     def _keep(self, ask: Ask, part: _Part) -> None:
-        number = self._append(ask.name, part)
+        self._append(ask.name, part)
         if self.folder is not None:
             tensors = {**pack_labels(part.labels), "words": torch.from_numpy(part.words.view(np.int64))}
-            shelf = Checkpoint(self.folder, self.key)
-            shelf.save(f"kept-{ask.name}-{number:05d}", tensors, ask=ask.name, **label_facts(part.labels))
+            # Named by its rows, so that no part ever replaces another one.
+            name = f"kept-{ask.name}-{hashlib.sha256(part.words.tobytes()).hexdigest()[:16]}"
+            Checkpoint(self.folder, self.key).save(name, tensors, ask=ask.name, **label_facts(part.labels))
 
-    def _append(self, name: str, part: _Part) -> int:
+    def _append(self, name: str, part: _Part) -> None:
         parts = self._parts.setdefault(name, [])
         places = self._places.setdefault(name, {})
         parts.append(part)
         places.update({int(word): (len(parts) - 1, i) for i, word in enumerate(part.words)})
-        return len(parts) - 1
 
     def _gather(self, name: str, rows: Rows, index: IntArray) -> Labels:
         """The kept labels of rows, in the order of `index`."""
@@ -198,26 +197,42 @@ class LabelStore:
             evaluations=round(evaluations),
             seconds=seconds,
             source="+".join(sorted({part.labels.method for part in self._parts[name]})),
-            views=Views.concatenate(views) if views else None,
+            views=_in_order_of_rows(views),
             errors=errors,
         )
 
 
-def averaged(rounds: list[Labels], budgets: list[int]) -> Labels:
-    """One label for each row from independent rounds, weighted by what they cost."""
+def _in_order_of_rows(parts: list[Views]) -> Views | None:
+    """The same order however the labels were divided into parts: training draws from it."""
+    if not parts:
+        return None
+    views = Views.concatenate(parts)
+    order = np.argsort(views.rows, kind="stable")
+    return Views(views.rows[order], views.kept[order], views.values[order], views.outputs[order])
+
+
+def averaged(rounds: list[Labels], asks: tuple[Ask, ...]) -> Labels:
+    """One label for each row from independent rounds, weighted by cost; an exact one makes the others needless."""
     if len(rounds) == 1:
         return rounds[0]
-    shares = np.array(budgets) / sum(budgets)
-
-    def known(labels: Labels) -> Any:
-        assert labels.errors is not None
-        return labels.errors
-
+    values = np.stack([labels.values for labels in rounds])  # (rounds, rows, players, outputs)
+    errors = np.stack([_known_errors(labels) for labels in rounds])
+    exact = (errors == 0).all(axis=(2, 3))  # (rounds, rows)
+    shares = np.repeat(np.array([[ask.values] for ask in asks], dtype=np.float64), values.shape[1], axis=1)
+    shares = np.where(exact.any(axis=0), exact, shares)
+    shares = (shares / shares.sum(axis=0))[..., None, None]
+    # What has no share adds nothing, not even the error that nobody knows.
+    squared = np.where(shares > 0, np.square(shares * errors), 0.0).sum(axis=0)
     return replace(
         rounds[0],
-        values=sum(share * labels.values for share, labels in zip(shares, rounds, strict=True)),
-        errors=np.sqrt(sum((share * known(labels)) ** 2 for share, labels in zip(shares, rounds, strict=True))),
+        values=(shares * values).sum(axis=0),
+        errors=np.sqrt(squared),
         evaluations=sum(labels.evaluations for labels in rounds),
         seconds=sum(labels.seconds for labels in rounds),
         views=None,
     )
+
+
+def _known_errors(labels: Labels) -> Array:
+    assert labels.errors is not None
+    return labels.errors

@@ -191,7 +191,8 @@ def _explain(case: Case, fast: bool, with_shap: bool, stem: Path, console: Conso
     if with_shap:
         console.print("   comparing with shap ...")
         measured += _shap_lines(case, truth, fast)
-    plots.waterfall(explanation, row=_telling_row(truth), path=f"{stem}-waterfall.png")
+    bounded = _bounded(explainer, case, truth, console)
+    plots.waterfall(bounded, row=_telling_row(truth), path=f"{stem}-waterfall.png")
     plots.summary(explanation, path=f"{stem}-summary.png")
     plots.agreement(explanation, truth, path=f"{stem}-agreement.png")
     records = [{"method": line.method, "l2": line.l2, "microseconds": line.microseconds} for line in measured]
@@ -206,6 +207,25 @@ def _explain(case: Case, fast: bool, with_shap: bool, stem: Path, console: Conso
     return measured, note
 
 
+def _bounded(explainer: CoRTX, case: Case, truth: Explanation, console: Console) -> Explanation:
+    """Bounds from the first half of the exact labels, checked on the second, and the reasons of one row."""
+    half = len(truth) // 2
+    explainer.calibrate(truth[:half])
+    shown = explainer.explain(case.test, confidence=CONFIDENCE)
+    assert shown.error_bound is not None
+    held = np.linalg.norm(shown.values - truth.values, axis=1)[half:] <= shown.error_bound[half:]
+    console.print(
+        f"   {CONFIDENCE:.0%} bounds, calibrated on {half} exact labels, held for {held.sum()} of {len(held)} others",
+        highlight=False,
+    )
+    row = _telling_row(truth)
+    console.print(f"   the strongest reasons of row {row}:", highlight=False)
+    for line in shown.reason_codes(k=3).text(row).splitlines():
+        console.print(f"     {line}", highlight=False, soft_wrap=True)
+    return shown
+
+
+CONFIDENCE = 0.9
 STAGES = ("labels", "outputs", "pretraining", "finetuning")
 
 

@@ -60,14 +60,20 @@ def differs(codes: Tensor, reference: Tensor) -> Tensor:
     return (codes != reference) & ~(torch.isnan(codes) & torch.isnan(reference))
 
 
-def fit_features(matrix: Matrix, columns: tuple[Column, ...], absent: Matrix, config: FeatureConfig) -> TableFeatures:
-    """Learns the inputs from encoded training rows; `absent` are the reference or background rows."""
+def fit_features(
+    matrix: Matrix, columns: tuple[Column, ...], absent: Matrix, config: FeatureConfig, scaled_by: Matrix | None = None
+) -> TableFeatures:
+    """Learns the inputs from encoded training rows; `absent` are the reference or background rows.
+
+    Centre and scale of numbers come from `scaled_by`, if it is given.
+    """
     everything = np.concatenate([matrix, absent])
+    scaled_by = matrix if scaled_by is None else scaled_by
     numeric = [j for j, column in enumerate(columns) if not column.categorical or config.raw]
     missing = [j for j in range(len(columns)) if np.isnan(everything[:, j]).any()]
     centre, scale = np.zeros(len(numeric)), np.ones(len(numeric))
     for position, j in enumerate(numeric):
-        present = matrix[~np.isnan(matrix[:, j]), j]
+        present = scaled_by[~np.isnan(scaled_by[:, j]), j]
         if present.size and not config.raw:
             centre[position], scale[position] = present.mean(), present.std() or 1.0
     known = [
