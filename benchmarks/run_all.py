@@ -17,11 +17,13 @@ def main() -> None:
     except InputError as error:
         print(f"left out the Census benchmarks: {error}")
         return
-    from benchmarks import census, estimators
+    from benchmarks import budgets, census, coverage, estimators
 
     estimators.main()
     sys.argv = sys.argv[:1]
     census.main()
+    budgets.main()
+    coverage.main()
 
 
 if __name__ == "__main__":
