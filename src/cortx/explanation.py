@@ -61,7 +61,7 @@ class Views:
         return Views(rows[kept], self.kept[kept], self.values[kept], self.outputs[kept]) if kept.any() else None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
     """Attributions of a table of rows, with what they cost and how sure they are.
 
@@ -229,6 +229,14 @@ class Explanation:
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
+
+    def __repr__(self) -> str:
+        outputs = "" if self.values.ndim == 2 else f", {self.values.shape[2]} outputs"
+        bounds = "" if self.confidence is None else f", bounds at {100 * self.confidence:.4g}%"
+        cost = f"{self.evaluations:,} evaluations"
+        return (
+            f"Explanation({len(self):,} rows, {self.values.shape[1]} players{outputs}, {self.method!r}{bounds}, {cost})"
+        )
 
     def __iter__(self) -> Iterator[Explanation]:
         return (self[i] for i in range(len(self)))

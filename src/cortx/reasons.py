@@ -24,6 +24,8 @@ CELLS_AT_A_TIME = 2**22
 ROWS_IN_STR = 5
 NAMES_IN_TEXT = 3
 LONGEST_VALUE = 60
+ROUNDING = 1e-12
+"""The share of a row's strongest attribution below which there is nothing but float rounding."""
 
 
 # What bands say about an order ------------------------------------------------------------------------------
@@ -202,8 +204,10 @@ class ReasonCodes:
 
     @cached_property
     def _present(self) -> BoolArray:
-        """Which of `_order` are reasons, (rows, at most k): zero moves nothing."""
-        return np.take_along_axis(self._strength(self.values), self._order, 1) > 0
+        """Which of `_order` are reasons, (rows, at most k): zero moves nothing, nor does what rounding leaves of it."""
+        rounding = ROUNDING * np.abs(self.values).max(axis=1, keepdims=True, initial=0.0)
+        strongest: BoolArray = np.take_along_axis(self._strength(self.values), self._order, 1) > rounding
+        return strongest
 
     def _blocks(self) -> Iterator[IntArray]:
         size = max(1, CELLS_AT_A_TIME // max(1, self._order.shape[1] * len(self.feature_names)))

@@ -80,6 +80,23 @@ def test_fresh_rows_of_the_same_kind_fit(explainer: cortx.CoRTX) -> None:
         assert "200 fresh rows" in str(report)
 
 
+def test_a_handful_of_rows_is_no_proof(explainer: cortx.CoRTX) -> None:
+    report = explainer.evaluate(numbers(250, 10), rows=5)
+    assert report.verdict == "too few rows"
+    assert not report.fits
+    assert "give 30 or more" in report.reasons[0]
+
+
+def test_rows_that_cannot_be_explained_are_drift(shop_explainer: cortx.CoRTX) -> None:
+    rows = shops(400, 5)
+    rows.loc[:19, "kind"] = "casino"
+    report = shop_explainer.evaluate(rows)
+    assert report.verdict == "data drifted"
+    assert any(
+        "5.0% of the rows hold categories or missing values that training never saw" in r for r in report.reasons
+    )
+
+
 def test_shifted_columns_are_called_out(explainer: cortx.CoRTX) -> None:
     rows = numbers(250, 10)
     rows[:, 2] += 1.5

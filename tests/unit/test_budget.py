@@ -142,7 +142,7 @@ def test_the_default_budget_labels_small_tables_whole() -> None:
     game = game_of(table)
     explainer = cortx.CoRTX(make_tiny_recipe(steps=10)).fit(game, table)
     assert explainer.costs_["labels"]["rows"] + explainer.costs_["calibration"]["rows"] == 150
-    assert "left unspent" in str(explainer.plan(game, table))
+    assert "not needed: every row is labelled" in str(explainer.plan(game, table))
 
 
 def test_a_larger_budget_goes_on_from_a_smaller_one() -> None:

@@ -295,7 +295,7 @@ def test_missing_values_seen_in_training_are_explained() -> None:
 
 def test_validation_rows_train_nothing(table: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither rough labels nor views nor precise labels of a validation row reach a training loop."""
-    from cortx.explainer import fit as module
+    from cortx.explainer import learn as module
 
     seen: dict[str, list[np.ndarray]] = {"train": [], "validation": []}
     original = module.finetune

@@ -514,3 +514,12 @@ def test_arrays_of_many_rows_are_quick() -> None:
     assert 0.5 < codes.certain.mean() < 1
     assert len(codes[99_999]) == 4
     assert time.process_time() - started < 5  # about half a second; loops over rows would take far longer
+
+
+def test_what_rounding_leaves_is_no_reason() -> None:
+    """Refined rows hold a few 1e-18 where the true value is zero."""
+    values = np.array([[0.3, 7.8e-18, -0.2, -1.7e-18]])
+    explanation = Explanation(values, np.zeros(1), ("a", "b", "c", "d"))
+    assert [reason.feature for reason in explanation.reason_codes(k=4)[0]] == ["a", "c"]
+    tiny = Explanation(values[:, [1, 3]], np.zeros(1), ("b", "d"))  # small, but all there is
+    assert len(tiny.reason_codes(k=2)[0]) == 2

@@ -70,7 +70,8 @@ class Plan:
         lines += [f"  {self.expected[stage]:>12,}  {words}" for stage, words in parts.items()]
         left = self.budget - self.total
         if left > 0.02 * self.budget:
-            lines.append(f"  {left:>12,}  left unspent")
+            why = "not needed: every row is labelled" if self.mode == "enumerate" else "too little for another round"
+            lines.append(f"  {left:>12,}  {why}")
         return "\n".join(lines)
 
 

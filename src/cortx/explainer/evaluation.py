@@ -39,6 +39,10 @@ GROWN = 2.0
 """An error this many times that of the fit is too much, if it is also beyond chance."""
 CHANCE = 3.0
 """Standard errors that chance is given."""
+LEAST_ROWS = 30
+"""Fewer labelled rows show no failure, and no fitness either."""
+MOST_REFUSED = 0.01
+"""The share of rows that may be refused before the data are called drifted."""
 WORST_ROWS = 5
 MOST_PARTS = 8
 
@@ -121,9 +125,10 @@ def evaluate(
         model=model,
         checks=(
             _check_model(model, len(fitted.probe)),
-            _check_data(drifts, len(table)),
+            _check_data(drifts, len(table), len(table) - len(possible)),
             *([] if coverage is None else [_check_bounds(coverage, confidence, seen)]),
             _check_error(explainer, seen),
+            *([] if count >= LEAST_ROWS else [_too_few(count)]),
         ),
         notes=tuple(notes),
         errors=seen.distance,
@@ -394,16 +399,23 @@ def _check_model(model: ModelDifference, probes: int) -> Check:
     return Check("model changed", (words,))
 
 
-def _check_data(drifts: list[ColumnDrift], rows: int) -> Check:
+def _too_few(count: int) -> Check:
+    return Check("too few rows", (f"{count} labelled rows are too few to say; give {LEAST_ROWS} or more",))
+
+
+def _check_data(drifts: list[ColumnDrift], rows: int, refused: int) -> Check:
     moved = sorted((column for column in drifts if column.drifted), key=lambda column: -column.distance)
-    if moved:
-        return Check("data drifted", tuple(map(str, moved)))
+    words = tuple(map(str, moved))
+    if refused > MOST_REFUSED * rows:
+        words += (f"{refused / rows:.1%} of the rows hold categories or missing values that training never saw",)
+    if words:
+        return Check("data drifted", words)
     most = max(drifts, key=lambda column: column.distance)
-    words = (
+    calm = (
         f"no column has drifted: over {rows:,} rows {most.column!r} differs most from the training table, by "
-        f"{most.distance:.2f} (chance allows {most.allowed:.2f})"
+        f"{most.distance:.2f} (chance allows {min(1.0, most.allowed):.2f})"
     )
-    return Check(None, (words,))
+    return Check(None, (calm,))
 
 
 def _check_bounds(coverage: Coverage, confidence: float, seen: _Seen) -> Check:

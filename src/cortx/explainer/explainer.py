@@ -218,7 +218,10 @@ class CoRTX:
 
     @property
     def learning_curve_(self) -> list[dict[str, float]]:
-        """Validation error by training labels and evaluations, as a budget was spent (`cortx.plots.learning_curve`)."""
+        """Validation error by training labels and evaluations, as a budget was spent (`cortx.plots.learning_curve`).
+
+        From 400 training labels on it has points on the way, from short trainings; the last is the fit itself.
+        """
         return self.fitted.curve
 
     @property

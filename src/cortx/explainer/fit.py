@@ -79,12 +79,13 @@ class Request:
 
 def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store: Callable[[], LabelStore]) -> Fitted:
     """Labels rows (or takes what is given), trains the network, and calibrates its bounds if labels were planned."""
-    rows = game.rows(X)
+    rows, asked = game.rows(X), game.evaluations
     curve: list[dict[str, float]] = []
     if labels is None and request.n_labels is None:
         plan = make_plan(game, rows, request.budget, request.recipe, request.seed)
         logger.info(str(plan))
         material = _spend(game, rows, plan, open_store(), request, curve)
+        material.costs["labels"]["evaluations"] += game.evaluations_per_value  # the base value
         key = _key(game, rows, material.outputs, material.train, request, material.validation.values)
         checkpoint = Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
     else:
@@ -98,7 +99,7 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     costs = {**material.costs, **learned.costs}
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
     quality = _quality(learned, game.players.names)
-    if curve:
+    if calibration is not None:
         curve.append(_point(len(material.train), costs["total_evaluations"], quality["l2"]))
     probe = _probe_rows(rows.table.matrix, request.seed)
     fitted = Fitted(
@@ -117,9 +118,11 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         profile=profile_of(rows.table.matrix, rows.table.schema),
     )
     checkpoint.clear()
+    kept = max(0, costs["total_evaluations"] - (game.evaluations - asked))
     logger.info(
-        "fitted: %s model evaluations in all, validation l2 %.3g (labels: %.3g)",
+        "fitted: %s model evaluations in all%s, validation l2 %.3g (labels: %.3g)",
         f"{costs['total_evaluations']:,}",
+        f" ({kept:,} of them paid for before)" if kept > 0.01 * costs["total_evaluations"] else "",
         quality["l2"],
         quality["label_norm"],
     )
@@ -157,13 +160,16 @@ def _spend(
     count = len(plan.train)
     steps = [count] if count < LEAST_TO_STOP else [count // 4, count // 2, count]
     errors: list[Array] = []
+    seconds = 0.0
     for step in steps:
         train = planned.train(step)
         material = Material(rows, train, validation, *planned.unlabelled(train, validation))
         material.noisy = plan.mode == "sample"
         if step == count:
             break
+        started = perf_counter()
         errors.append(trial(game, material, request.recipe, seed=request.seed, show=request.show))
+        seconds += perf_counter() - started
         spent = validation.evaluations + calibration.evaluations + train.evaluations + material.rough_evaluations
         curve.append(_point(step, spent, float(errors[-1].mean())))
         if len(errors) > 1 and not _worth_more(errors[-2], errors[-1]):
@@ -182,6 +188,7 @@ def _spend(
             source=train.source,
         ),
         "calibration": cost(calibration.evaluations, calibration.seconds, rows=len(calibration)),
+        "trials": cost(0, seconds, rows=len(train) if errors else 0),
     }
     return material
 
@@ -202,6 +209,7 @@ def _as_told(game: Game, rows: Rows, labels: Any, request: Request) -> tuple[Mat
     recipe, seed, show = request.recipe, request.seed, request.show
     started, spent = perf_counter(), game.evaluations
     outputs = game.full_values(rows)
+    _ = game.base_values  # asked for once, and counted here
     given = None if labels is None else given_labels(labels, game, rows, outputs)
     asked = cost(game.evaluations - spent, perf_counter() - started, rows=len(rows))
     checkpoint = Checkpoint(request.folder, _key(game, rows, outputs, given, request))

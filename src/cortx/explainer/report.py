@@ -14,7 +14,7 @@ from cortx.explainer.profile import ColumnDrift
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-Verdict = Literal["fits", "model changed", "data drifted", "bounds fail", "error grew"]
+Verdict = Literal["fits", "model changed", "data drifted", "bounds fail", "error grew", "too few rows"]
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,9 @@ def explain(
     loaded = load(explainer, None if model is None else load_model(model))
     rows = read_file(table)
     known = _output_columns(rows, outputs, table)
+    if reasons is not None and confidence is None and (known is not None or model is not None):
+        # Reasons say how sure they are, if anybody knows.
+        confidence = None if loaded.fitted.calibration is None else min(0.9, loaded.calibration.most_confident)
     explanation = loaded.explain(
         _known_columns(rows, loaded), known, confidence=confidence, tolerance=tolerance, budget=refine_budget
     )
@@ -573,7 +576,7 @@ def _plot_curve(explainer: CoRTX, path: Path) -> None:
     from cortx.interfaces import plots
 
     curve = explainer.learning_curve_
-    if curve:
+    if len(curve) > 1:
         replace_whole(path, lambda temporary: plots.learning_curve(curve, path=temporary))
     else:
         typer.echo(f"There is no learning curve, so {path} was not written: it takes a larger --budget.", err=True)

@@ -37,7 +37,7 @@ def show_fit(explainer: CoRTX, out: Path, rows: Any) -> None:
     table.add_row("total", f"{len(rows):,}", f"{costs['total_evaluations']:,}", f"{seconds:.1f}", style="bold")
     console = Console()
     console.print(table)
-    if explainer.learning_curve_:
+    if len(explainer.learning_curve_) > 1:
         curve = _table("How the error fell", "training labels", "model evaluations", "validation l2")
         for point in explainer.learning_curve_:
             curve.add_row(f"{point['labels']:,}", f"{point['evaluations']:,}", f"{point['l2']:.4g}")
