@@ -349,6 +349,7 @@ def test_more_labels_are_bought_only_while_they_help() -> None:
     assert _worth_more(before, 0.6 * before)
     assert not _worth_more(before, before)
     assert not _worth_more(before, 1.1 * before)
+    assert not _worth_more(np.zeros(9), np.zeros(9))  # a model that never changes
     # A small gain that is not certain is worth a try.
     assert _worth_more(before[:10], rng.permutation(before[:10]) * 0.96)
 

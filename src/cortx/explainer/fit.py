@@ -164,7 +164,7 @@ def _spend(
     for step in steps:
         train = planned.train(step)
         material = Material(rows, train, validation, *planned.unlabelled(train, validation))
-        material.noisy = plan.mode == "sample"
+        material.noisy, material.kept_aside = plan.mode == "sample", plan.calibration
         if step == count:
             break
         started = perf_counter()
@@ -178,7 +178,7 @@ def _spend(
                 f"{step:,}", f"{count:,}", 100 * LEAST_GAIN,
             )  # fmt: skip
             break
-    material.calibration, material.kept_aside = calibration, plan.calibration
+    material.calibration = calibration
     seen = len(train) + len(validation)
     material.costs = {
         "labels": cost(
@@ -195,7 +195,9 @@ def _spend(
 
 def _worth_more(before: Array, after: Array) -> bool:
     """Whether twice the labels lowered the validation errors, (rows,), by a share that is worth the next doubling."""
-    ratio = after.mean() / max(before.mean(), 1e-300)
+    if not before.any():
+        return False
+    ratio = after.mean() / before.mean()
     uncertainty = (after - ratio * before).std() / (before.mean() * np.sqrt(len(before)))
     return bool(1 - ratio + uncertainty >= LEAST_GAIN)
 
