@@ -29,6 +29,7 @@ from cortx.training.positives import Positives
 from cortx.training.recipe import Recipe, RecipeName, get_recipe
 
 if TYPE_CHECKING:
+    from cortx.explainer.evaluation import Slices
     from cortx.explainer.report import QualityReport
 
 Array = npt.NDArray[np.float64]
@@ -434,11 +435,39 @@ class CoRTX:
 
         return save(self, folder)
 
-    def evaluate(self, X: Any, **options: Any) -> QualityReport:
-        """Checks the explainer on fresh rows; the options are those of `cortx.explainer.evaluation.evaluate`."""
+    def evaluate(
+        self,
+        X: Any,
+        *,
+        game: Game | None = None,
+        rows: int = 200,
+        method: str = "auto",
+        budget: int | None = None,
+        confidence: float = 0.9,
+        slices: Slices = (),
+        seed: int = 0,
+        progress: bool | None = None,
+    ) -> QualityReport:
+        """Labels random fresh rows and says whether the explainer still fits the model and the data; print it.
+
+        Parameters
+        ----------
+        X:
+            Rows that the fit has not seen. All are compared with the training table; `rows` of them are labelled with
+            ``cortx.shapley(game, X, method, budget=budget)``.
+        game:
+            The model of today; by default the explainer's own.
+        confidence:
+            The bounds that are checked.
+        slices:
+            Columns to report by, or a mapping of names to one value for each row of X.
+        """
         from cortx.explainer.evaluation import evaluate
 
-        return evaluate(self, X, **options)
+        return evaluate(
+            self, X, game=game, rows=rows, method=method, budget=budget, confidence=confidence, slices=slices,
+            seed=seed, progress=progress,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
