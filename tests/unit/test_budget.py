@@ -65,6 +65,15 @@ def test_a_larger_budget_keeps_the_roles_of_rows() -> None:
     assert not np.array_equal(other.train, plans[0].train)
 
 
+def test_a_plan_says_why_something_is_left() -> None:
+    table = rows_of(1_000)
+    explainer, game = cortx.CoRTX(make_tiny_recipe()), game_of(table)
+    assert "every row is labelled" in str(explainer.plan(game, table, 500_000))
+    assert "every row is labelled" not in str(explainer.plan(game, table, 60_000))  # about half of them
+    wide = rows_of(300, n_columns=15)
+    assert "too little for another round" in str(explainer.plan(game_of(wide), wide, 20_000))
+
+
 def test_the_plan_reads_well_and_is_logged_before_spending(caplog: pytest.LogCaptureFixture) -> None:
     table = rows_of(400)
     game = game_of(table)

@@ -18,6 +18,7 @@ from cortx.training.recipe import Recipe
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+Mode = Literal["enumerate", "sample"]
 
 PER_ROW, DEFAULT_BUDGETS = 100, (500_000, 5_000_000)
 """The default budget: so many evaluations for each row, within limits; a background multiplies it."""
@@ -36,7 +37,7 @@ class Plan:
     """How a fit spends its evaluations. Rows are positions in the table; no row has two of the three roles."""
 
     budget: int
-    mode: Literal["enumerate", "sample"]
+    mode: Mode
     """"enumerate": few rows, all coalitions, free masked copies; "sample": many rows, noisy but unbiased labels."""
     train: IntArray
     validation: IntArray
@@ -48,6 +49,8 @@ class Plan:
     """How validation and calibration rows are labelled."""
     expected: dict[str, int]
     """Evaluations of each stage, as far as they can be known before."""
+    n_rows: int
+    """Rows of the table."""
 
     @property
     def total(self) -> int:
@@ -70,9 +73,14 @@ class Plan:
         lines += [f"  {self.expected[stage]:>12,}  {words}" for stage, words in parts.items()]
         left = self.budget - self.total
         if left > 0.02 * self.budget:
-            why = "not needed: every row is labelled" if self.mode == "enumerate" else "too little for another round"
-            lines.append(f"  {left:>12,}  {why}")
+            lines.append(f"  {left:>12,}  {self._why_left()}")
         return "\n".join(lines)
+
+    def _why_left(self) -> str:
+        labelled = len(self.train) + len(self.validation) + len(self.calibration)
+        if labelled < self.n_rows:
+            return "left over"
+        return "not needed: every row is labelled" if self.mode == "enumerate" else "too little for another round"
 
 
 def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: int) -> Plan:
@@ -146,22 +154,8 @@ class _Planner:
         train, validation = learners[:affordable][~validates], learners[:affordable][validates]
         pretraining = np.setdiff1d(learners[len(learners) - n_pretraining :], validation)
         ask = Ask("auto", 2**most)
-        return Plan(
-            budget=self.budget,
-            mode="enumerate",
-            train=train,
-            validation=np.sort(validation),
-            calibration=np.sort(calibration),
-            pretraining=pretraining,
-            train_asks=(ask,),
-            precise=ask,
-            expected={
-                "pretraining": round(len(pretraining) * each),
-                "training": round(exact[train].sum()),
-                "validation": round(exact[validation].sum()),
-                "calibration": round(exact[calibration].sum()),
-            },
-        )
+        spending = {"pretraining": len(pretraining) * each, "training": exact[train].sum()}
+        return self._plan("enumerate", (train, validation, calibration, pretraining), (ask,), ask, exact, spending)
 
     def sample(self) -> Plan:
         """Noisy but unbiased labels for as many rows as the budget pays for, then for all of them again."""
@@ -194,22 +188,34 @@ class _Planner:
                 break
             asks = (*asks, Ask("permutation", walk_values(self.game, more), round=len(asks)))
             each, pairs = each + self._walk_cost(more), pairs + more
-        pretraining = np.sort(train[: self.recipe.pretrain.most_rows])
+        pretraining = train[: self.recipe.pretrain.most_rows]
+        spending = {"pretraining": len(pretraining) * positives, "training": len(train) * each}
+        roles = (train, validation, calibration, pretraining)
+        return self._plan("sample", roles, asks, Ask("auto", precise), costs, spending)
+
+    def _plan(
+        self,
+        mode: Mode,
+        roles: tuple[IntArray, IntArray, IntArray, IntArray],
+        train_asks: tuple[Ask, ...],
+        precise: Ask,
+        precise_costs: Array,
+        spending: dict[str, float],
+    ) -> Plan:
+        """Training rows keep their order, which says who is labelled first; `precise_costs` is (rows,)."""
+        train, validation, calibration, pretraining = roles
+        spending |= {"validation": precise_costs[validation].sum(), "calibration": precise_costs[calibration].sum()}
         return Plan(
             budget=self.budget,
-            mode="sample",
+            mode=mode,
             train=train,
             validation=np.sort(validation),
             calibration=np.sort(calibration),
-            pretraining=pretraining,
-            train_asks=asks,
-            precise=Ask("auto", precise),
-            expected={
-                "pretraining": round(len(pretraining) * positives),
-                "training": round(len(train) * each),
-                "validation": round(costs[validation].sum()),
-                "calibration": round(costs[calibration].sum()),
-            },
+            pretraining=np.sort(pretraining),
+            train_asks=train_asks,
+            precise=precise,
+            expected={stage: round(cost) for stage, cost in spending.items()},
+            n_rows=len(self.order),
         )
 
     def _calibration_rows(self, each: float) -> int:
