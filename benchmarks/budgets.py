@@ -116,9 +116,11 @@ def scored(setting: str, budget: int, seed: int, folder: Path) -> tuple[dict[str
 
 
 def _order(values: np.ndarray, by: str) -> np.ndarray:
+    from cortx.explanation import highest_first
+
     if by == "magnitude":
         return np.argsort(-np.abs(values), axis=1, kind="stable")
-    return np.flip(np.argsort(values, axis=1, kind="stable"), axis=1)
+    return highest_first(values)
 
 
 class Ignorant:

@@ -155,7 +155,7 @@ class Explanation:
         """
         if self.predicted_ranking is not None:
             return self.predicted_ranking
-        return np.flip(np.argsort(self.values, axis=1, kind="stable"), axis=1)
+        return highest_first(self.values)
 
     def top(self, k: int, by: Order = "magnitude") -> IntArray:
         """The k strongest players of each row, strongest first: by ``"magnitude"``, or by signed ``"value"``."""
@@ -347,6 +347,11 @@ def _position(output: int | str, names: tuple[str, ...]) -> int:
     if not -len(names) <= output < len(names):
         raise InputError(f"output {output} is out of range; there are {len(names)} outputs")
     return output % len(names)
+
+
+def highest_first(values: FloatArray) -> IntArray:
+    """Players from the highest value to the lowest, of the shape of `values`; tied ones in descending column order."""
+    return np.flip(np.argsort(values, axis=1, kind="stable"), axis=1)
 
 
 def take_rows(data: Any, index: Any) -> Any:

@@ -100,10 +100,8 @@ def calibrate(
     mean_l2 = away.mean(axis=0)
     if noisy:
         # With chance 1 - NOISE_RISK the true values lie this near to the label, all at once.
-        n_players = residual.shape[1]
-        reach = NormalDist().inv_cdf(1 - NOISE_RISK / (2 * n_players))
         away = _farthest(away, errors, NOISE_RISK)
-        residual = np.abs(residual) + reach * errors
+        residual = np.abs(residual) + noise_reach(errors)
     bands = np.where(active[..., None], np.abs(residual) / typical, 0.0).max(axis=1)
     # A label that may be wrong by any amount stands above all others.
     away[unknown], bands[unknown] = np.inf, np.inf
@@ -126,6 +124,11 @@ def _farthest(distance: Array, errors: Array, risk: float) -> Array:
     reach = NormalDist().inv_cdf(1 - risk / 2) * np.sqrt(squares.max(axis=1))
     lowest = squares.sum(axis=1) - 2 * np.sqrt(-math.log(risk / 2) * np.square(squares).sum(axis=1))
     return np.asarray(reach + np.sqrt(np.square(reach) + np.maximum(np.square(distance) - lowest, 0.0)))
+
+
+def noise_reach(errors: Array, risk: float = NOISE_RISK) -> Array:
+    """What normal errors of a row all stay within, but for this chance, (rows, players, outputs)."""
+    return NormalDist().inv_cdf(1 - risk / (2 * errors.shape[1])) * errors
 
 
 def noise_radius(errors: Array, risk: float = NOISE_RISK) -> Array:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ import numpy.typing as npt
 from cortx.errors import InputError
 from cortx.estimators.shapley import shapley
 from cortx.explainer.artifact import compare_model
-from cortx.explainer.calibration import NOISE_RISK, Calibration, noise_radius
-from cortx.explainer.explainer import CoRTX, _known_values
+from cortx.explainer.calibration import Calibration, noise_radius, noise_reach
+from cortx.explainer.explainer import CoRTX
 from cortx.explainer.fingerprint import ModelDifference
 from cortx.explainer.profile import ColumnDrift, drift
 from cortx.explainer.refine import Predicted
@@ -51,30 +50,16 @@ def evaluate(
     explainer: CoRTX,
     X: Any,
     *,
-    game: Game | None = None,
-    rows: int = 200,
-    method: str = "auto",
-    budget: int | None = None,
-    confidence: float = 0.9,
-    slices: Slices = (),
-    seed: int = 0,
-    progress: bool | None = None,
+    game: Game | None,
+    rows: int,
+    method: str,
+    budget: int | None,
+    confidence: float,
+    slices: Slices,
+    seed: int,
+    progress: bool | None,
 ) -> QualityReport:
-    """Labels random fresh rows, explains them, and says whether the explainer still fits the model and the data.
-
-    Parameters
-    ----------
-    X:
-        Rows that the fit has not seen, as they come today: all are compared with the training table, `rows` of them
-        labelled with ``shapley(game, X, method, budget=budget)``.
-    game:
-        The model of today; by default the explainer's own.
-    confidence:
-        The bounds that are checked, if the explainer is calibrated.
-    slices:
-        Columns of X to report by (categories, or quarters of a number), or a mapping of names to one value for each
-        row of X, for columns that the model does not take.
-    """
+    """`CoRTX.evaluate`, which says what the options mean."""
     fitted = explainer.fitted
     game = explainer.game if game is None else game
     if game is None:
@@ -93,7 +78,7 @@ def evaluate(
     by = _slice_values(slices, table)
     model = compare_model(game, fitted)
     drifts = drift(fitted.profile, table)
-    possible = np.flatnonzero(_explainable(explainer, table))
+    possible = np.flatnonzero(explainer._explainable(table))
     if len(possible) == 0:
         explainer._read(X)  # says what is wrong with them
     count = min(int(rows), len(possible))
@@ -190,7 +175,6 @@ def _compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> _Se
     errors = np.asarray(truth.error_std, dtype=np.float64).reshape(labels.shape)
     known = bool(np.isfinite(errors).all())
     errors = np.nan_to_num(errors, posinf=0.0)
-    noise = NormalDist().inv_cdf(1 - NOISE_RISK / (2 * len(predicted.feature_names)))
     return _Seen(
         answer=answer,
         typical_row=answer.typical_row,
@@ -198,7 +182,7 @@ def _compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> _Se
         distance=np.sqrt(np.square(labels - answer.values).sum(axis=1)),
         variance=np.square(errors).sum(axis=1),
         radius=noise_radius(errors),
-        reach=noise * errors,
+        reach=noise_reach(errors),
         feature_names=predicted.feature_names,
         output_names=predicted.output_names,
         noise_known=known,
@@ -468,21 +452,6 @@ def _notes(coverage: Coverage | None, confidence: float, seen: _Seen, refused: i
             "values that training never saw"
         )
     return notes
-
-
-def _explainable(explainer: CoRTX, table: Table) -> BoolArray:
-    """Rows that `explain` takes, (rows,)."""
-    fitted = explainer.fitted
-    may_miss = set(fitted.network.features.missing.tolist())
-    fine = np.ones(len(table), dtype=bool)
-    for j, column in enumerate(fitted.spec.schema.columns):
-        numbers = table.matrix[:, j]
-        gaps = np.isnan(numbers)
-        if j not in may_miss:
-            fine &= ~gaps
-        if column.categorical and explainer.unseen == "error":
-            fine &= np.isin(numbers, _known_values(fitted, j)) | gaps
-    return fine
 
 
 def _text(value: Any) -> str:

@@ -393,21 +393,35 @@ class CoRTX:
         table = read_table(X, schema=spec.schema, what="the table")
         if len(table) == 0:
             raise InputError("the table has no rows; give at least one")
-        features = self.fitted.network.features
-        may_miss = set(features.missing.tolist())
         for j, column in enumerate(spec.schema.columns):
-            numbers = table.matrix[:, j]
-            gaps = np.flatnonzero(np.isnan(numbers))
-            if len(gaps) and j not in may_miss:
+            gaps, unseen = (np.flatnonzero(found) for found in self._unknown(table, j))
+            if len(gaps):
                 raise InputError(
                     f"column {column.name!r} is missing (NaN) in row {gaps[0]}, but no training row missed it; "
                     "fill it as you do for the model, or fit again with rows that miss it"
                 )
-            if column.categorical and self.unseen == "error":
-                unseen = np.flatnonzero(~np.isin(numbers, _known_values(self.fitted, j)) & ~np.isnan(numbers))
-                if len(unseen):
-                    raise _unseen(table, j, unseen)
+            if len(unseen):
+                raise _unseen(table, j, unseen)
         return table
+
+    def _explainable(self, table: Table) -> npt.NDArray[np.bool_]:
+        """Rows that `explain` does not refuse, (rows,)."""
+        refused = np.zeros(len(table), dtype=bool)
+        for j in range(len(table.schema.columns)):
+            for found in self._unknown(table, j):
+                refused |= found
+        return ~refused
+
+    def _unknown(self, table: Table, j: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Rows where column j misses a value, or has a category, as no training row did, (rows,) each."""
+        features, numbers = self.fitted.network.features, table.matrix[:, j]
+        missing = np.isnan(numbers)
+        nowhere = np.zeros(len(table), dtype=bool)
+        gaps = nowhere if j in features.missing.tolist() else missing
+        if not table.schema.columns[j].categorical or self.unseen == "ignore":
+            return gaps, nowhere
+        known = features.known_value[features.known_column == j].numpy()
+        return gaps, ~np.isin(numbers, known) & ~missing
 
     def _outputs(self, table: Table, outputs: Any) -> tuple[Array | None, int]:
         """The model's outputs, (rows, outputs), if anybody knows them, and what they cost."""
@@ -453,14 +467,15 @@ class CoRTX:
         Parameters
         ----------
         X:
-            Rows that the fit has not seen. All are compared with the training table; `rows` of them are labelled with
-            ``cortx.shapley(game, X, method, budget=budget)``.
+            Rows that the fit has not seen, as they come today. All are compared with the training table; `rows` of
+            them are labelled with ``cortx.shapley(game, X, method, budget=budget)``.
         game:
             The model of today; by default the explainer's own.
         confidence:
-            The bounds that are checked.
+            The bounds that are checked, if the explainer is calibrated.
         slices:
-            Columns to report by, or a mapping of names to one value for each row of X.
+            Columns of X to report by (categories, or quarters of a number), or a mapping of names to one value for
+            each row of X, for columns that the model does not take.
         """
         from cortx.explainer.evaluation import evaluate
 
@@ -472,12 +487,6 @@ class CoRTX:
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"CoRTX({settings})"
-
-
-def _known_values(fitted: Fitted, column: int) -> Array:
-    features = fitted.network.features
-    values: Array = features.known_value[features.known_column == column].numpy()
-    return values
 
 
 def _unseen(table: Table, j: int, rows: npt.NDArray[np.intp]) -> InputError:

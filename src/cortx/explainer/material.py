@@ -57,18 +57,18 @@ def labels_as_given(game: Game, rows: Rows, outputs: Array, given: Labels, recip
     n_validation = max(round(recipe.validation_share * len(given)), min(10, len(given) // 3))
     validation = given.take(order[:n_validation])
     validating = game.rows(validation.data).words
-    some = pretraining_rows(game, rows, np.arange(len(rows)), validating, recipe.pretrain.most_rows, seed)
+    some = _pretraining_rows(game, rows, validating, recipe.pretrain.most_rows, seed)
     costs = {"labels": cost(given.evaluations, given.seconds, rows=len(given), source=given.source)}
     return Material(rows, given.take(order[n_validation:]), validation, some, outputs[some], costs=costs)
 
 
-def pretraining_rows(
-    game: Game, rows: Rows, among: IntArray, validation_words: npt.NDArray[np.uint64], most: int, seed: int
+def _pretraining_rows(
+    game: Game, rows: Rows, validation_words: npt.NDArray[np.uint64], most: int, seed: int
 ) -> IntArray:
     """The rows to pre-train on: a random part of a large table, and never a row that validates."""
     if game.evaluations_per_value > 1:  # every value costs the whole background, so fewer rows are asked
         most = min(most, max(500, most // game.evaluations_per_value))
-    allowed = among[~np.isin(rows.words[among], validation_words)]
+    allowed = np.flatnonzero(~np.isin(rows.words, validation_words))
     if len(allowed) < 2:
         raise InputError(
             f"the table has {len(rows)} rows, too few beside the {len(validation_words)} that validate; give more"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ import numpy.typing as npt
 from cortx.estimators.amortized import Amortized
 from cortx.estimators.block import coalition_count
 from cortx.estimators.shapley import LONGEST_BUDGET, shapley
-from cortx.explainer.calibration import noise_radius
-from cortx.explanation import IntArray, take_rows
+from cortx.explainer.calibration import noise_radius, noise_reach
+from cortx.explanation import IntArray, highest_first, take_rows
 from cortx.games import Game
 from cortx.progress import progress_bar
 from cortx.seeding import stream_seed
@@ -94,7 +93,6 @@ def refine(
     copies = game.evaluations_per_value
     most = copies * LONGEST_BUDGET if budget is None else budget
     risk = (1 - confidence) / 2
-    reach = NormalDist().inv_cdf(1 - risk / (2 * answer.values.shape[1]))
     values, scales = answer.values.copy(), answer.typical.copy()
     lower, upper, error, refined = bounds.lower.copy(), bounds.upper.copy(), bounds.error.copy(), bounds.refined.copy()
     n_active = answer.active.sum(axis=1)
@@ -115,8 +113,8 @@ def refine(
             values[waiting] = labels.values.reshape(shape)
             scales[waiting] = labels.error_std.reshape(shape)
             error[waiting] = noise_radius(scales[waiting], risk)
-            lower[waiting] = values[waiting] - reach * scales[waiting]
-            upper[waiting] = values[waiting] + reach * scales[waiting]
+            reach = noise_reach(scales[waiting], risk)
+            lower[waiting], upper[waiting] = values[waiting] - reach, values[waiting] + reach
             refined[waiting] = True
             done = (error[waiting] <= tolerance).all(axis=1)
             advance(int(done.sum()), f"{game.evaluations:,} evaluations")
@@ -124,7 +122,6 @@ def refine(
             spent, ask, round_ = spent + 1 + copies * ask, 2 * ask, round_ + 1
     ranking = answer.ranking
     if ranking is not None:  # what the ranking head said of rows that are better known now no longer counts
-        by_value = np.flip(np.argsort(values[refined], axis=1, kind="stable"), axis=1)
         ranking = ranking.copy()
-        ranking[refined] = by_value
+        ranking[refined] = highest_first(values[refined])
     return replace(answer, values=values, ranking=ranking), Bounds(lower, upper, error, refined)
