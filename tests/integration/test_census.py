@@ -79,3 +79,23 @@ def test_without_the_data_the_message_names_folder_and_variable(monkeypatch: pyt
     monkeypatch.delenv("CORTX_DATA", raising=False)
     with pytest.raises(InputError, match="CORTX_DATA, which is not set"):
         load_census()
+
+
+@pytest.mark.slow
+def test_a_budget_buys_explanations_bounds_and_a_prior(
+    census: PublishedCensus, probability_labels: cortx.Explanation
+) -> None:
+    """The claims of the benchmark in small, with the code as it is: the quick recipe and 200 test rows."""
+    game = cortx.Game(census.model, reference="zero", output="probability", categorical=census.categorical)
+    explainer = cortx.CoRTX("quick", unseen="ignore").fit(game, census.x_train, budget=700_000)
+    assert game.evaluations <= 700_000
+    rows, truth = census.x_test[ROWS], probability_labels.values
+    shown = explainer.explain(rows, confidence=0.9)
+    error = np.linalg.norm(shown.values - truth, axis=1)
+    assert error.mean() <= 0.0038
+    # 84 calibration rows and 200 fresh ones: the coverage wanders by 0.04.
+    assert 0.78 <= (error <= shown.error_bound).mean() <= 0.99
+    assert (shown.stable_ranks & (shown.ranking != probability_labels.ranking)).any(axis=1).mean() <= 0.1
+    refined = cortx.shapley(game, rows, "amortized", explainer=explainer, budget=65, views=0).values
+    plain = cortx.shapley(game, rows, "kernel", budget=65, views=0).values
+    assert 3 * np.square(refined - truth).sum(axis=1).mean() <= np.square(plain - truth).sum(axis=1).mean()
