@@ -1,79 +1,19 @@
-"""The one form of all results: a JSON list of flat records."""
+"""Where the results of benchmarks lie; their form is that of `cortx.paper.records`."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from cortx.paper.records import hardware, record, versions, write_json
 
 RESULTS = Path(__file__).parent / "results"
-LIBRARIES = ("torch", "numpy", "shap", "scikit-learn", "pandas")
 
-
-def hardware() -> str:
-    model = next(
-        (line.split(":", 1)[1].strip() for line in _cpu_lines() if line.startswith("model name")),
-        platform.processor() or platform.machine(),
-    )
-    return f"{model}, {len(os.sched_getaffinity(0))} cores"
-
-
-def _cpu_lines() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def versions() -> str:
-    found = [f"python {platform.python_version()}"]
-    for name in ("cortx-explain", *LIBRARIES):
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
-
-
-def record(
-    experiment: str,
-    setting: str,
-    method: str,
-    metric: str,
-    values: Sequence[float] | float,
-    *,
-    seeds: Sequence[int] = (0,),
-    evaluations: float | None = None,
-    seconds: float | None = None,
-    **facts: Any,
-) -> dict[str, Any]:
-    """One flat record; several values become their mean and sample standard deviation."""
-    array = np.atleast_1d(np.asarray(values, dtype=np.float64))
-    return {
-        "experiment": experiment,
-        "setting": setting,
-        "method": method,
-        "metric": metric,
-        "value": float(array.mean()),
-        "spread": float(array.std(ddof=1)) if len(array) > 1 else None,
-        "seeds": list(seeds),
-        "evaluations": None if evaluations is None else round(float(evaluations)),
-        "seconds": None if seconds is None else round(float(seconds), 4),
-        "hardware": hardware(),
-        "versions": versions(),
-        **facts,
-    }
+__all__ = ["RESULTS", "hardware", "record", "versions", "write"]
 
 
 def write(name: str, records: Sequence[dict[str, Any]], folder: Path = RESULTS) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(list(records), indent=1) + "\n")
-    temporary.replace(path)
+    path = write_json(folder / f"{name}.json", list(records))
     print(f"wrote {path} ({len(records)} records)")
     return path

@@ -118,7 +118,9 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
 
 
 def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
-    tensors = {f"network.{name}": tensor.contiguous().clone() for name, tensor in fitted.network.state_dict().items()}
+    tensors = {
+        f"network.{name}": tensor.cpu().contiguous().clone() for name, tensor in fitted.network.state_dict().items()
+    }
     spec = fitted.spec
     arrays = {
         "game.absent": spec.absent,

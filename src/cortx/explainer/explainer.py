@@ -53,6 +53,9 @@ class CoRTX:
         the category were none of the known ones.
     seed:
         The same seed, data and model give the same explainer on one machine.
+    device:
+        Where the network is trained and explains: "cpu", or another name that torch knows, such as "cuda". The model
+        stays where it is. `to` moves a fitted explainer.
     """
 
     def __init__(
@@ -63,12 +66,14 @@ class CoRTX:
         positives: Positives | None = None,
         unseen: Literal["error", "ignore"] = "error",
         seed: int = 0,
+        device: str = "cpu",
     ) -> None:
         self.recipe = recipe
         self.heads = heads
         self.positives = positives
         self.unseen = unseen
         self.seed = seed
+        self.device = device
         self._fitted: Fitted | None = None
         self._game: Game | None = None
         self._store: LabelStore | None = None
@@ -76,7 +81,7 @@ class CoRTX:
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's tools expect them."""
         del deep
-        return {name: getattr(self, name) for name in ("recipe", "heads", "positives", "unseen", "seed")}
+        return {name: getattr(self, name) for name in ("recipe", "heads", "positives", "unseen", "seed", "device")}
 
     def set_params(self, **params: Any) -> CoRTX:
         for name, value in params.items():
@@ -132,6 +137,7 @@ class CoRTX:
             n_labels=None if n_labels is None else int(n_labels),
             budget=budget,
             seed=int(self.seed),
+            device=_device(self.device),
             folder=None if checkpoint is None else Path(checkpoint),
             show=progress,
         )
@@ -185,6 +191,12 @@ class CoRTX:
         if self.positives is None:
             return recipe
         return replace(recipe, pretrain=replace(recipe.pretrain, positives=self.positives))
+
+    def to(self, device: str) -> CoRTX:
+        """Moves the network to another device, such as "cuda"; it explains there from now on."""
+        self.fitted.network.to(_device(device))
+        self.device = device
+        return self
 
     def _attach(self, fitted: Fitted, game: Game | None) -> None:
         self._fitted, self._game = fitted, game
@@ -360,32 +372,40 @@ class CoRTX:
         typical, typical_row = (np.empty(shape), np.empty((shape[0], shape[2]))) if errors else (None, None)
         active = np.empty(shape[:2], dtype=bool)
         with torch.inference_mode():
-            for start in range(0, len(table), ROWS_AT_A_TIME):
-                part = slice(start, start + ROWS_AT_A_TIME)
-                codes = torch.from_numpy(table.matrix[part])
+            for start in range(0, len(table), self._at_a_time):
+                part = slice(start, start + self._at_a_time)
+                codes = torch.from_numpy(table.matrix[part]).to(network.device)
                 sharers = network.attribution.sharers(network.active(codes))
-                active[part] = sharers.numpy()
+                active[part] = sharers.cpu().numpy()
                 if known is None:
                     answer = network(codes, network.guess_total(codes))
-                    values[part] = answer.values.numpy()
+                    values[part] = answer.values.cpu().numpy()
                 else:
-                    total = torch.from_numpy(known[part] - base_values)
+                    total = torch.from_numpy(known[part] - base_values).to(network.device)
                     answer = network(codes, total.to(torch.float32))
-                    values[part] = exact_total(answer.values, total, sharers).numpy()
+                    values[part] = exact_total(answer.values, total, sharers).cpu().numpy()
                 if ranking is not None:
-                    ranking[part] = answer.ranking.numpy()
+                    ranking[part] = answer.ranking.cpu().numpy()
                 if typical is not None and typical_row is not None:
                     by_value, by_row = network.typical_errors(answer)
-                    typical[part], typical_row[part] = by_value.numpy(), by_row.numpy()
+                    typical[part], typical_row[part] = by_value.cpu().numpy(), by_row.cpu().numpy()
         return Predicted(values, ranking, typical, typical_row, active)
 
     def latent(self, X: Any) -> npt.NDArray[np.float32]:
         """The latent explanation of rows, (rows, latent); it needs neither the model nor its outputs."""
-        codes = torch.from_numpy(self._read(X).matrix)
-        starts = range(0, len(codes), ROWS_AT_A_TIME)
+        network = self.fitted.network
+        codes = torch.from_numpy(self._read(X).matrix).to(network.device)
         with torch.inference_mode():
-            parts = [self.fitted.network.latent(codes[start : start + ROWS_AT_A_TIME]) for start in starts]
-            return torch.cat(parts).numpy()
+            parts = [
+                network.latent(codes[start : start + self._at_a_time])
+                for start in range(0, len(codes), self._at_a_time)
+            ]
+            return torch.cat(parts).cpu().numpy()
+
+    @property
+    def _at_a_time(self) -> int:
+        """Rows of a forward pass: what a processor's cache holds, or what keeps an accelerator busy."""
+        return ROWS_AT_A_TIME if self.fitted.network.device.type == "cpu" else 32 * ROWS_AT_A_TIME
 
     def _read(self, X: Any) -> Table:
         """Rows in the explainer's own codes, checked against what training saw."""
@@ -420,7 +440,7 @@ class CoRTX:
         gaps = nowhere if j in features.missing.tolist() else missing
         if not table.schema.columns[j].categorical or self.unseen == "ignore":
             return gaps, nowhere
-        known = features.known_value[features.known_column == j].numpy()
+        known = features.known_value[features.known_column == j].cpu().numpy()
         return gaps, ~np.isin(numbers, known) & ~missing
 
     def _outputs(self, table: Table, outputs: Any) -> tuple[Array | None, int]:
@@ -487,6 +507,15 @@ class CoRTX:
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"CoRTX({settings})"
+
+
+def _device(name: str) -> str:
+    """The name, if torch can put a tensor there."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(f"device must be a device that torch can use here, such as 'cpu', got {name!r}") from error
+    return name
 
 
 def _unseen(table: Table, j: int, rows: npt.NDArray[np.intp]) -> InputError:

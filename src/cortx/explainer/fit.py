@@ -73,6 +73,7 @@ class Request:
     n_labels: int | None
     budget: int | None
     seed: int
+    device: str
     folder: Path | None
     show: bool | None
 
@@ -91,8 +92,9 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     else:
         material, checkpoint = _as_told(game, rows, labels, request)
     learned = learn(
-        game, material, request.recipe, request.heads, seed=request.seed, checkpoint=checkpoint, show=request.show
-    )
+        game, material, request.recipe, request.heads,
+        seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show,
+    )  # fmt: skip
     calibration = None
     if material.calibration is not None:
         calibration = calibrate_network(learned.network, game, learned.schema, material.calibration)
@@ -132,8 +134,8 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
 def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels: Labels) -> Calibration:
     """Bounds from labels that trained nothing."""
     table = read_table(labels.data, schema=schema, what="the calibration table")
-    codes = torch.from_numpy(table.matrix)
-    total = torch.from_numpy(labels.outputs - game.base_values)
+    codes = torch.from_numpy(table.matrix).to(network.device)
+    total = torch.from_numpy(labels.outputs - game.base_values).to(network.device)
     with torch.inference_mode():
         answer = network(codes, total.to(torch.float32))
         typical, typical_row = network.typical_errors(answer)
@@ -141,11 +143,11 @@ def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels
         values = exact_total(answer.values, total, network.attribution.sharers(active))
     errors = np.full_like(labels.values, np.nan) if labels.errors is None else labels.errors
     return calibrate(
-        labels.values - values.numpy(),
+        labels.values - values.cpu().numpy(),
         errors,
-        typical.double().numpy(),
-        typical_row.double().numpy(),
-        network.attribution.sharers(active).numpy(),
+        typical.double().cpu().numpy(),
+        typical_row.double().cpu().numpy(),
+        network.attribution.sharers(active).cpu().numpy(),
         labels.evaluations,
     )
 
@@ -168,7 +170,9 @@ def _spend(
         if step == count:
             break
         started = perf_counter()
-        errors.append(trial(game, material, request.recipe, seed=request.seed, show=request.show))
+        errors.append(
+            trial(game, material, request.recipe, seed=request.seed, device=request.device, show=request.show)
+        )
         seconds += perf_counter() - started
         spent = validation.evaluations + calibration.evaluations + train.evaluations + material.rough_evaluations
         curve.append(_point(step, spent, float(errors[-1].mean())))
@@ -250,7 +254,7 @@ def _quality(learned: Learned, names: tuple[str, ...]) -> dict[str, float]:
     """How close the explainer comes to the validation labels, which trained nothing but chose the epoch."""
     validation: LabelSet = learned.validation
     answer = learned.network(validation.codes, validation.total)
-    values, truth = answer.values.double().numpy(), validation.labels.double().numpy()
+    values, truth = answer.values.double().cpu().numpy(), validation.labels.double().cpu().numpy()
     quality = {
         "rows": float(len(truth)),
         "l2": float(l2_distance(values, truth).mean()),
@@ -258,7 +262,7 @@ def _quality(learned: Learned, names: tuple[str, ...]) -> dict[str, float]:
         "rank_accuracy": float(rank_accuracy(values, truth).mean()),
     }
     if answer.ranking is not None:
-        predicted = Explanation(values, truth.sum(axis=1), names, predicted_ranking=answer.ranking.numpy())
+        predicted = Explanation(values, truth.sum(axis=1), names, predicted_ranking=answer.ranking.cpu().numpy())
         quality["ranking_head_rank_accuracy"] = float(rank_accuracy(predicted, truth).mean())
     return quality
 

@@ -46,18 +46,20 @@ def learn(
     heads: tuple[str, ...],
     *,
     seed: int,
+    device: str,
     checkpoint: Checkpoint,
     show: bool | None,
 ) -> Learned:
     """Pre-trains the encoder, trains the heads, and learns where the network errs."""
     network, schema = _network(game, material, recipe, heads, seed)
+    network.to(device)
     absent = game.absent[0]
     train, validation = (_label_set(network, game, labels, schema) for labels in (material.train, material.validation))
     views = _view_set(network, game, material.train, schema, absent)
     rough = None if material.rough is None else _label_set(network, game, material.rough, schema)
     for name in heads:
         network.head(name).set_scales(train.total, train.labels)
-    totals = torch.from_numpy(material.outputs - game.base_values)
+    totals = torch.from_numpy(material.outputs - game.base_values).to(device)
     network.total_scale.copy_(totals.square().mean(dim=0).sqrt().clamp(min=1e-12))
     history: dict[str, list[float]] = {}
     costs: dict[str, Any] = {}
@@ -85,7 +87,7 @@ def learn(
             network, name, train, views, rough if name == "attribution" else None, validation, config,
             seed=seed, checkpoint=checkpoint, show=show,
         )  # fmt: skip
-    _fit_total_model(network, torch.from_numpy(material.rows.table.matrix[index]), totals, seed)
+    _fit_total_model(network, torch.from_numpy(material.rows.table.matrix[index]).to(device), totals, seed)
     known = [train] if views is None else [train, views]
     fit_difficulty(network, known, validation, _errors(material.validation))
     costs["finetuning"] = cost(0, perf_counter() - started, rows=len(train), validation_rows=len(validation))
@@ -93,17 +95,19 @@ def learn(
     return Learned(network, schema, validation, history, costs)
 
 
-def trial(game: Game, material: Material, recipe: Recipe, *, seed: int, show: bool | None) -> Array:
+def trial(game: Game, material: Material, recipe: Recipe, *, seed: int, device: str, show: bool | None) -> Array:
     """The validation errors, (rows,), that a short training on these labels reaches: it asks the model for nothing."""
     short = replace(
         recipe,
         pretrain=replace(recipe.pretrain, steps=0),
         attribution=replace(recipe.attribution, steps=max(1, recipe.attribution.steps // 3), tune_encoder=True),
     )
-    learned = learn(game, material, short, ("attribution",), seed=seed, checkpoint=Checkpoint(None, ""), show=show)
+    learned = learn(
+        game, material, short, ("attribution",), seed=seed, device=device, checkpoint=Checkpoint(None, ""), show=show
+    )
     with torch.no_grad():
         values = learned.network(learned.validation.codes, learned.validation.total).values
-    distance = l2_distance(values.double().numpy(), learned.validation.labels.double().numpy())
+    distance = l2_distance(values.double().cpu().numpy(), learned.validation.labels.double().cpu().numpy())
     return np.asarray(distance.reshape(len(values), -1).mean(axis=1))
 
 
@@ -138,12 +142,12 @@ def _label_set(network: ExplainerNetwork, game: Game, labels: Labels, schema: Sc
 
 
 def _as_set(network: ExplainerNetwork, game: Game, matrix: Array, outputs: Any, values: Any) -> LabelSet:
-    codes = torch.from_numpy(matrix)
+    codes = torch.from_numpy(matrix).to(network.device)
     return LabelSet(
         codes,
-        torch.from_numpy(outputs - game.base_values).to(torch.float32),
+        torch.from_numpy(outputs - game.base_values).to(network.device, torch.float32),
         network.active(codes),
-        torch.from_numpy(values).to(torch.float32),
+        torch.from_numpy(values).to(network.device, torch.float32),
     )
 
 
@@ -169,7 +173,7 @@ def _fit_total_model(network: ExplainerNetwork, matrix: torch.Tensor, totals: to
     target = (totals / network.total_scale).to(torch.float32)
     generator = torch_generator(seed, "total model")
     for _ in range(1_000):
-        index = torch.randint(len(matrix), (min(512, len(matrix)),), generator=generator)
+        index = torch.randint(len(matrix), (min(512, len(matrix)),), generator=generator).to(matrix.device)
         with torch.no_grad():
             inputs = network.features(matrix[index])
         loss = (network.total_model(inputs) - target[index]).square().mean()

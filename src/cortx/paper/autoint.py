@@ -1,10 +1,11 @@
-"""The published Census target: an AutoInt in the style of DeepCTR-Torch, for inference.
+"""The Census target: an AutoInt in the style of DeepCTR-Torch, with the published weights or new ones to train.
 
 Eight categorical columns (label-encoded, truncated to integers) come first, then five dense ones.
 """
 
 from __future__ import annotations
 
+from math import sqrt
 from pathlib import Path
 
 import torch
@@ -115,6 +116,30 @@ class AutoInt(nn.Module):
 
 def load_autoint(path: str | Path) -> AutoInt:
     """The published weights, frozen, in evaluation mode."""
-    model = AutoInt()
+    model = _unfilled()
     model.load_state_dict(load_file(str(path)))  # strict
     return model.eval().requires_grad_(False)
+
+
+def new_autoint(generator: torch.Generator) -> AutoInt:
+    """An untrained AutoInt whose weights are drawn from the generator that is handed in."""
+    model = _unfilled()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "embedding_dict" in name:
+                weight.normal_(0.0, 0.05, generator=generator)
+            elif name in ("linear_model.weight", "out.bias"):
+                weight.zero_()
+            elif name.startswith("int_layers"):
+                weight.normal_(0.0, 1 / sqrt(WIDTH), generator=generator)
+            else:  # PyTorch's usual uniform weights; a bias takes the bound of its layer
+                bound = 1 / sqrt(model.get_submodule(name.rpartition(".")[0]).weight.shape[1])  # type: ignore
+                weight.uniform_(-bound, bound, generator=generator)
+    return model
+
+
+def _unfilled() -> AutoInt:
+    """Every weight still has to be set; built so, no layer draws from the global generator."""
+    with torch.device("meta"):
+        model = AutoInt()
+    return model.to_empty(device="cpu")

@@ -38,7 +38,9 @@ class Checkpoint:
         path = self.folder / f"{stage}.safetensors"
         temporary = path.with_suffix(f".tmp{os.getpid()}")
         metadata = {"cortx": json.dumps({"key": self.key, **facts})}
-        save_file({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, temporary, metadata)
+        save_file(
+            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, temporary, metadata
+        )
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)

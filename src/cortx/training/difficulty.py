@@ -75,12 +75,12 @@ def fit_difficulty(network: ExplainerNetwork, known: Sequence[LabelSet], held_ou
     difficulty = network.difficulty
     with torch.no_grad():
         square = torch.stack([_mean_square(network, labels) for labels in known]).mean(dim=0)
-        ridge = RIDGE * square.diagonal().mean() * torch.eye(len(square), dtype=square.dtype)
+        ridge = RIDGE * square.diagonal().mean() * torch.eye(len(square), dtype=square.dtype, device=square.device)
         difficulty.inverse.copy_(torch.linalg.inv(square + ridge))
         strange = difficulty.strangeness(hidden)
         difficulty.centre.copy_(strange.mean())
         residual = ((held_out.labels - values) / scale).abs()
-        noise = errors.to(torch.float32) / scale
+        noise = errors.to(scale) / scale
         away = residual.square().sum(dim=1).sqrt()  # (rows, outputs)
         row_noise = noise.square().sum(dim=1).sqrt()
         active = held_out.active[..., None].to(torch.float32)
@@ -121,8 +121,7 @@ def _belief(slopes: Tensor, bends: Tensor, others: Tensor, n_rows: int) -> Tenso
 def _mean_square(network: ExplainerNetwork, labels: LabelSet) -> Tensor:
     """The mean of h h', (hidden, hidden), in float64."""
     total: Tensor | float = 0.0
-    for start in range(0, len(labels), AT_A_TIME):
-        part = labels.take(torch.arange(start, min(start + AT_A_TIME, len(labels))))
+    for part in labels.parts(AT_A_TIME):
         hidden = network.attribution.hidden(network.latent(part.codes), part.total).double()
         total = total + hidden.T @ hidden
     assert isinstance(total, Tensor)

@@ -40,17 +40,18 @@ class TableFeatures(nn.Module):
         super().__init__()
         for name, tensor in state.items():
             self.register_buffer(name, tensor)
+        self.has_one_hot = bool(state["one_hot"])
 
     @property
     def width(self) -> int:
-        return len(self.numbers) + len(self.missing) + (len(self.known_column) if self.one_hot else 0)
+        return len(self.numbers) + len(self.missing) + (len(self.known_column) if self.has_one_hot else 0)
 
     def forward(self, codes: Tensor) -> Tensor:
         numbers = torch.nan_to_num((codes[:, self.numbers] - self.centre) / self.scale, nan=0.0)
         parts = [torch.minimum(torch.maximum(numbers, -self.farthest), self.farthest)]
         if len(self.missing):
             parts.append(torch.isnan(codes[:, self.missing]))
-        if self.one_hot:
+        if self.has_one_hot:
             parts.append(codes[:, self.known_column] == self.known_value)
         return torch.cat([part.to(torch.float32) for part in parts], dim=1)
 

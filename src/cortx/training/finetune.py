@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
 from typing import Literal
@@ -17,6 +18,7 @@ from cortx.seeding import torch_generator
 from cortx.training.checkpoint import Checkpoint, pack, unpack
 from cortx.training.heads import Head
 from cortx.training.network import ExplainerNetwork
+from cortx.training.step import Step, make_optimizer, set_rate
 
 Loss = Literal["own", "distance"]
 
@@ -32,7 +34,9 @@ class FinetuneConfig:
     rough_share: float = 0.25
     """Share of a batch that are rows with rough labels, where there are any."""
     rough_weight: float = 0.1
-    """Weight of their squared error at the start; it falls to zero over the first 70% of the steps."""
+    """Weight of their squared error at the start."""
+    rough_until: float = 0.7
+    """The share of the steps over which that weight falls to zero."""
     learning_rate: float = 2e-3
     weight_decay: float = 1e-2
     schedule: Literal["one-cycle", "constant"] = "one-cycle"
@@ -69,11 +73,21 @@ class LabelSet:
     def __len__(self) -> int:
         return len(self.codes)
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.codes, self.total, self.active, self.labels
+
     def take(self, index: Tensor) -> LabelSet:
         return LabelSet(self.codes[index], self.total[index], self.active[index], self.labels[index])
 
     def draw(self, count: int, generator: torch.Generator) -> LabelSet:
-        return self.take(torch.randint(len(self), (count,), generator=generator))
+        return self.take(torch.randint(len(self), (count,), generator=generator).to(self.codes.device))
+
+    def parts(self, size: int) -> Iterator[LabelSet]:
+        """All rows, `size` at a time."""
+        for start in range(0, len(self), size):
+            part = slice(start, start + size)
+            yield LabelSet(self.codes[part], self.total[part], self.active[part], self.labels[part])
 
 
 def joined(first: LabelSet, second: LabelSet) -> LabelSet:
@@ -107,9 +121,7 @@ def finetune(
     trained = torch.nn.ModuleDict({"head": network.heads[head_name]})
     if config.tune_encoder:
         trained["encoder"] = network.encoder
-    optimizer = torch.optim.AdamW(
-        trained.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98), fused=True
-    )
+    optimizer = make_optimizer(trained, config.learning_rate, config.weight_decay, betas=(0.9, 0.98))
     best = copy.deepcopy(trained)
     generator = torch_generator(seed, stage)
     history: list[float] = []
@@ -129,23 +141,27 @@ def finetune(
     n_views = 0 if views is None else round(config.view_share * config.batch_size)
     n_rough = 0 if rough is None else round(config.rough_share * config.batch_size)
     every = max(1, config.steps // config.validations)
+
+    def loss(weight: Tensor, *tensors: Tensor) -> Tensor:
+        result = head_loss(network, head_name, LabelSet(*tensors[:4]), config.loss)
+        if len(tensors) > 4:
+            # Squared error: noise that is right on average must be averaged, not followed.
+            result = result + weight * head_loss(network, head_name, LabelSet(*tensors[4:]), "own")
+        return result
+
+    do, do_without_rough = (Step(loss, optimizer, config.clip) for _ in range(2))
     with progress_bar(f"training the {head_name} head", config.steps, show=show) as advance:
         advance(step, "")
         while step < config.steps:
-            for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate * rate(step / config.steps, config.schedule)
+            set_rate(optimizer, config.learning_rate * rate(step / config.steps, config.schedule))
             batch = train.draw(config.batch_size - n_views - n_rough, generator)
             if views is not None and n_views:
                 batch = joined(batch, views.draw(n_views, generator))
-            loss = head_loss(network, head_name, batch, config.loss)
-            weight = config.rough_weight * max(0.0, 1 - step / (0.7 * config.steps))
+            weight = config.rough_weight * max(0.0, 1 - step / (config.rough_until * config.steps))
             if rough is not None and n_rough and weight:
-                # Squared error: noise that is right on average must be averaged, not followed.
-                loss = loss + weight * head_loss(network, head_name, rough.draw(n_rough, generator), "own")
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(trained.parameters(), config.clip)
-            optimizer.step()
+                do([torch.tensor(weight), *batch.tensors, *rough.draw(n_rough, generator).tensors])
+            else:
+                do_without_rough([torch.tensor(0.0), *batch.tensors])
             step += 1
             if step % every == 0 or step == config.steps:
                 value = _validate(network, head_name, validation, config.loss)
@@ -189,8 +205,7 @@ def distance_loss(output: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
 @torch.no_grad()
 def _validate(network: ExplainerNetwork, head_name: str, validation: LabelSet, loss: Loss) -> float:
     total = 0.0
-    for start in range(0, len(validation), 4096):
-        part = validation.take(torch.arange(start, min(start + 4096, len(validation))))
+    for part in validation.parts(4096):
         head, output = _answer(network, head_name, part)
         score = head.score(output, part.labels)
         if loss == "distance":

@@ -61,6 +61,11 @@ class ExplainerNetwork(nn.Module):
         self.difficulty = Difficulty(self.attribution.n_hidden, self.n_players, n_outputs)
         self.total_model = mlp([features.width, 128, 128, n_outputs], torch_generator(seed, "total"))
 
+    @property
+    def device(self) -> torch.device:
+        """Where it lives; codes and totals must come there."""
+        return self.player_of.device
+
     def active(self, codes: Tensor) -> Tensor:
         """(rows, players): whether any column of a player differs from its reference."""
         changed = differs(codes, self.features.reference)

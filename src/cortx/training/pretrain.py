@@ -20,6 +20,7 @@ from cortx.training.contrastive_loss import Similarity, contrastive_loss
 from cortx.training.finetune import LabelSet, rate
 from cortx.training.network import ExplainerNetwork
 from cortx.training.positives import POSITIVES, Positives, choose_positives
+from cortx.training.step import Step, make_optimizer, set_rate
 
 Array = npt.NDArray[np.float64]
 
@@ -88,9 +89,9 @@ def pretrain(
     trained = torch.nn.ModuleDict({"encoder": network.encoder})
     if rough is not None:
         trained["head"] = network.heads["attribution"]
-    optimizer = torch.optim.Adam(trained.parameters(), lr=config.learning_rate, fused=True)
+    optimizer = make_optimizer(trained, config.learning_rate)
     generator = torch_generator(seed, "pretrain")
-    losses: list[float] = []
+    losses: list[float | Tensor] = []
     kept = checkpoint.load("pretrain")
     if kept is not None:
         unpack("trained", kept[0], trained, optimizer)
@@ -99,38 +100,41 @@ def pretrain(
 
     def keep() -> None:
         tensors = {**pack("trained", trained, optimizer), "generator": generator.get_state()}
-        checkpoint.save("pretrain", tensors, losses=losses, evaluations=earlier + game.evaluations - start)
+        checkpoint.save(
+            "pretrain", tensors, losses=[float(one) for one in losses], evaluations=earlier + game.evaluations - start
+        )
 
+    def loss(anchors: Tensor, matches: Tensor, *labels: Tensor) -> Tensor:
+        latent = network.latent(anchors)
+        contrast = contrastive_loss(latent, network.latent(matches), config.temperature, config.similarity)
+        result = config.contrastive_weight * contrast
+        if labels:
+            about, head = LabelSet(*labels), network.head("attribution")
+            result = result + head.loss(head.for_loss(latent, about.total, about.active), about.labels)
+        return result
+
+    do = Step(loss, optimizer)
     saved = monotonic()
-    matrix = torch.from_numpy(rows.table.matrix)
+    matrix = torch.from_numpy(rows.table.matrix).to(network.device)
     size = min(config.batch_size, len(rows))
-    positives, drawn = torch.empty(0), -1
+    positives, drawn = matrix, -1
     with progress_bar("pre-training", config.steps, show=show) as advance:
         advance(len(losses), "")
         for step in range(len(losses), config.steps):
             round_ = step * config.rounds // config.steps
             if round_ != drawn:
                 positives, drawn = _positives(game, rows, outputs, matrix, config, seed, round_), round_
-            for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate * rate(step / config.steps, config.schedule)
-            batch = torch.randperm(len(rows), generator=generator)[:size]
-            anchors = network.latent(matrix[batch])
-            matches = network.latent(positives[batch])
-            contrast = contrastive_loss(anchors, matches, config.temperature, config.similarity)
-            loss = config.contrastive_weight * contrast
-            if rough is not None:
-                labels, head = rough.take(batch), network.head("attribution")
-                loss = loss + head.loss(head.for_loss(anchors, labels.total, labels.active), labels.labels)
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
-            losses.append(float(loss.detach()))
-            advance(1, f"loss {losses[-1]:.3f}, {game.evaluations:,} evaluations")
+            set_rate(optimizer, config.learning_rate * rate(step / config.steps, config.schedule))
+            batch = torch.randperm(len(rows), generator=generator)[:size].to(network.device)
+            labels = () if rough is None else rough.take(batch).tensors
+            losses.append(do([matrix[batch], positives[batch], *labels]).clone())
+            advance(1, f"{game.evaluations:,} evaluations")
             if monotonic() - saved > checkpoint.every_seconds:
                 keep()
                 saved = monotonic()
     keep()
-    history = [float(np.mean(losses[first : first + 100])) for first in range(0, len(losses), 100)]
+    numbers = [float(one) for one in losses]
+    history = [float(np.mean(numbers[first : first + 100])) for first in range(0, len(numbers), 100)]
     return history, earlier + game.evaluations - start
 
 
@@ -149,4 +153,5 @@ def _positives(
         round_=round_,
     )
     pick = torch.randint(len(game.absent), (len(rows),), generator=torch_generator(seed, "background", round_))
-    return torch.where(torch.from_numpy(game.players.columns(kept)), matrix, torch.from_numpy(game.absent)[pick])
+    present, absent = torch.from_numpy(game.players.columns(kept)), torch.from_numpy(game.absent)[pick]
+    return torch.where(present.to(matrix.device), matrix, absent.to(matrix.device))
