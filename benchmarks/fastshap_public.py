@@ -1,7 +1,7 @@
 """Our FastSHAP in its published form beside its authors' implementation, on the published Census target.
 
     git clone https://github.com/iancovert/fastshap
-    CORTX_DATA=... python -m benchmarks.fastshap_public --checkout fastshap [--epochs 10] [--seeds 0 1 2]
+    CORTX_DATA=... python -m benchmarks.fastshap_public --checkout fastshap [--epochs 100] [--device cuda] [--workers 6]
 
 Both see the same rows, game (sigmoid output, zero reference) and settings, and ask the model equally often. Their
 schedule is 200 epochs at most; `--epochs` cuts both at the same place. The explainer networks standardize the table's
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import multiprocessing
 import sys
 import warnings
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from benchmarks.census import exact_values
 from benchmarks.records import RESULTS, record, write
 
 VALIDATION_ROWS = 100
+METHODS = ("public implementation", "ours, published form")
 SETTING = "sigmoid output, zero reference, all test rows"
 
 
@@ -74,6 +76,7 @@ def as_it_was() -> Iterator[None]:
 
 def theirs(public: Any, census: Any, train: np.ndarray, held: np.ndarray, settings: Any, seed: int) -> dict[str, Any]:
     n = train.shape[1]
+    device = next(census.model.parameters()).device
     imputer = ZeroImputer(census.model, n)
     started = perf_counter()
     with as_it_was():
@@ -85,7 +88,7 @@ def theirs(public: Any, census: Any, train: np.ndarray, held: np.ndarray, settin
             nn.Linear(settings.width, settings.width),
             nn.ReLU(),
             nn.Linear(settings.width, n),
-        )
+        ).to(device)
         fastshap = public.FastSHAP(explainer, imputer, normalization="additive")
         fastshap.train(
             train,
@@ -103,20 +106,21 @@ def theirs(public: Any, census: Any, train: np.ndarray, held: np.ndarray, settin
         )
     seconds, spent = perf_counter() - started, imputer.evaluations
     # Its shap_values takes one row at a time; what it does is done here for all rows at once.
-    x = torch.from_numpy(census.x_test)
+    x = torch.from_numpy(census.x_test).to(device)
     with torch.no_grad():
         grand = imputer(x, torch.ones_like(x))
         values = public.evaluate_explainer(
             explainer, fastshap.normalization, x, grand, fastshap.null, n, inference=True
         )
-    return {"values": values[..., 0].double().numpy(), "evaluations": spent, "seconds": seconds,
+    return {"values": values[..., 0].double().cpu().numpy(), "evaluations": spent, "seconds": seconds,
             "epochs": len(fastshap.loss_list)}  # fmt: skip
 
 
 def ours(game: Any, census: Any, train: np.ndarray, held: np.ndarray, settings: Any, seed: int) -> dict[str, Any]:
     from cortx.rivals.fastshap import FastSHAP
 
-    fitted = FastSHAP("published", settings=settings, seed=seed).fit(game, train, validation=held, progress=False)
+    fitted = FastSHAP("published", settings=settings, seed=seed, device=str(game.model.device))
+    fitted.fit(game, train, validation=held, progress=False)
     costs = fitted.costs_
     return {
         "values": fitted.explain(census.x_test).values,
@@ -124,44 +128,51 @@ def ours(game: Any, census: Any, train: np.ndarray, held: np.ndarray, settings: 
     }
 
 
-def main() -> None:
+def one_fit(job: tuple[str, int, argparse.Namespace]) -> tuple[str, dict[str, Any]]:
+    method, seed, arguments = job
     import cortx
     from cortx import metrics
     from cortx.paper.census import load_census
     from cortx.rivals.fastshap import PublishedSettings
 
+    torch.set_num_threads(arguments.threads)
+    sys.path.insert(0, str(arguments.checkout))
+    census = load_census()
+    census.model.to(arguments.device)
+    settings = replace(PublishedSettings(), epochs=arguments.epochs)
+    order = np.random.default_rng(seed).permutation(len(census.x_train))
+    train, held = census.x_train[order[VALIDATION_ROWS:]], census.x_train[order[:VALIDATION_ROWS]]
+    game = cortx.Game(census.model, reference="zero", output="probability", categorical=census.categorical)
+    if method == "public implementation":
+        result = theirs(importlib.import_module("fastshap.fastshap"), census, train, held, settings, seed)
+    else:
+        result = ours(game, census, train, held, settings, seed)
+    truth, values = exact_values(game, census.x_test), result.pop("values")
+    result["scores"] = {
+        "l2": float(metrics.l2_distance(values, truth).mean()),
+        "squared_l2": float(metrics.squared_l2(values, truth).mean()),
+        "rank_accuracy": float(metrics.rank_accuracy(values, truth).mean()),
+    }
+    print(f"{method}, seed {seed}: {result}", flush=True)
+    return method, result
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=Path, required=True, help="a clone of the public implementation")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if not (arguments.checkout / "fastshap" / "fastshap.py").is_file():
         parser.error(f"{arguments.checkout} holds no fastshap/fastshap.py; clone https://github.com/iancovert/fastshap")
-    torch.set_num_threads(arguments.threads)
-    sys.path.insert(0, str(arguments.checkout))
-    public = importlib.import_module("fastshap.fastshap")
-    census = load_census()
-    settings = replace(PublishedSettings(), epochs=arguments.epochs)
-    done: dict[str, list[dict[str, Any]]] = {"public implementation": [], "ours, published form": []}
-    for seed in arguments.seeds:
-        order = np.random.default_rng(seed).permutation(len(census.x_train))
-        train, held = census.x_train[order[VALIDATION_ROWS:]], census.x_train[order[:VALIDATION_ROWS]]
-        game = cortx.Game(census.model, reference="zero", output="probability", categorical=census.categorical)
-        for method, fit in (
-            ("public implementation", lambda: theirs(public, census, train, held, settings, seed)),  # noqa: B023
-            ("ours, published form", lambda: ours(game, census, train, held, settings, seed)),  # noqa: B023
-        ):
-            result = fit()
-            truth, values = exact_values(game, census.x_test), result.pop("values")
-            result["scores"] = {
-                "l2": float(metrics.l2_distance(values, truth).mean()),
-                "squared_l2": float(metrics.squared_l2(values, truth).mean()),
-                "rank_accuracy": float(metrics.rank_accuracy(values, truth).mean()),
-            }
-            print(f"{method}, seed {seed}: {result}", flush=True)
-            done[method].append(result)
+    jobs = [(method, seed, arguments) for method in METHODS for seed in arguments.seeds]
+    with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
+        results = pool.map(one_fit, jobs, chunksize=1)
+    done = {method: [result for name, result in results if name == method] for method in METHODS}
     records = [
         record(
             "fastshap_public",
@@ -173,6 +184,7 @@ def main() -> None:
             evaluations=float(np.mean([fit["evaluations"] for fit in fits])),
             seconds=float(np.mean([fit["seconds"] for fit in fits])),
             threads=arguments.threads,
+            device=arguments.device,
             epochs=[fit["epochs"] for fit in fits],
             most_epochs=arguments.epochs,
             each=[fit["scores"][metric] for fit in fits],

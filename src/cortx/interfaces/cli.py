@@ -10,6 +10,7 @@ import typer
 
 from cortx import __version__
 from cortx.errors import CortxError, InputError
+from cortx.interfaces import paper
 from cortx.interfaces.files import TABLE_ENDINGS, load_model, read_file, replace_whole, write_file
 from cortx.interfaces.show import show_evaluation, show_fit
 
@@ -34,6 +35,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.add_typer(paper.app)
 
 MODEL_HELP = (
     "The model: [bold]package.module:object[/bold] (imported with the current folder on the path), or the path of an "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,29 +27,6 @@ PEERS = ("shap-kernel", "shap-permutation", "captum-kernel", "captum-sampling", 
 BUDGETS = (300, 2_000, 4_000, 6_000, 8_000)
 LEAST_SECONDS = 0.25
 """What is faster is timed again until this much time has passed: a mean that a short disturbance does not spoil."""
-
-
-class Printed(NamedTuple):
-    """A cell of the paper: its l2-error, which is a squared distance, and seconds per instance."""
-
-    squared_l2: float
-    seconds: float
-
-
-PAPER: dict[tuple[str, int | None], Printed] = {
-    ("kernel", 300): Printed(0.0189, 0.1477),
-    ("kernel", 2_000): Printed(0.0038, 0.3351),
-    ("kernel", 4_000): Printed(0.0027, 0.6816),
-    ("kernel", 6_000): Printed(0.0021, 0.9869),
-    ("kernel", 8_000): Printed(0.0018, 1.3089),
-    ("permutation", 300): Printed(0.0171, 0.0380),
-    ("permutation", 2_000): Printed(0.00031, 0.0621),
-    ("permutation", 4_000): Printed(0.00025, 0.1164),
-    ("permutation", 6_000): Printed(0.00020, 0.1705),
-    ("permutation", 8_000): Printed(0.00017, 0.2222),
-    ("cortx", None): Printed(0.007, 0.00015),
-}
-"""tab:exp_ps2; tab:exp_ps1 is the part of it from 2,000 on."""
 
 
 def run(

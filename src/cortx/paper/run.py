@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from cortx.paper.equal_error import equal_error
 from cortx.paper.grid import ABLATION, OF_VALUES
 from cortx.paper.problems import IntArray, Part
 from cortx.paper.records import record, write_json
@@ -116,7 +117,8 @@ def records_of(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         for point in points(result):
             device = result["device"] if point.metric in TIMES else None
             groups[(task["data"], task["setting"], *point[:4], device)].append((point.value, result))
-    return [_record(key, sorted(found, key=lambda one: one[1]["task"]["seed"])) for key, found in groups.items()]
+    records = [_record(key, sorted(found, key=lambda one: one[1]["task"]["seed"])) for key, found in groups.items()]
+    return records + equal_error(records)
 
 
 def _record(key: tuple[Any, ...], found: list[tuple[float, dict[str, Any]]]) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def _record(key: tuple[Any, ...], found: list[tuple[float, dict[str, Any]]]) -> 
         "versions": first["versions"],
     }  # fmt: skip
     if "reason" in first:
-        facts["reason"] = first["reason"]
+        facts["reason"] = first["reason"].partition(", got budget")[0]
     for name in ("model_rows_per_second", "rows"):
         if name in first:
             facts[name] = first[name]

@@ -83,9 +83,11 @@ class Task:
     at: float | None
     seed: int
 
-    def path(self, folder: Path, key: str) -> Path:
+    def path(self, folder: Path, key: str, device: str) -> Path:
+        """Where its result is kept; time is measured on each kind of device."""
         at = "" if self.at is None else f"-{self.at:g}"
-        return folder / "results" / f"{self.data}-{key}" / f"{self.kind}-{self.method}{at}-{self.seed}.json"
+        where = f"-{torch.device(device).type}" if self.kind in TIMED else ""
+        return folder / "results" / f"{self.data}-{key}" / f"{self.kind}-{self.method}{at}-{self.seed}{where}.json"
 
 
 def tasks(data: str, *, quick: bool = False) -> list[Task]:
@@ -147,7 +149,7 @@ def do(task: Task, context: Context) -> dict[str, Any]:
     """The result of a task, from its file or by doing it."""
     torch.set_num_threads(context.threads)
     problem = problem_of(task.data, task.setting, context)
-    path = task.path(context.folder, problem.key)
+    path = task.path(context.folder, problem.key, context.device)
     if path.exists():
         kept: dict[str, Any] = json.loads(path.read_text())
         return kept
@@ -301,7 +303,8 @@ def _fastshap(task: Task, problem: Problem, context: Context) -> Fitting:
     strong = task.method == "fastshap-strong"
     settings: Any = StrongSettings() if strong else PublishedSettings()
     if strong:
-        settings = replace(settings, steps=-(-settings.steps // shorter))
+        steps, noisy = (-(-count // shorter) for count in (settings.steps, settings.noisy_steps))
+        settings = replace(settings, steps=steps, noisy_steps=noisy)
     else:
         settings = replace(
             settings, epochs=max(1, settings.epochs // (5 * shorter) if shorter > 1 else settings.epochs)

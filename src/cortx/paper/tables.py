@@ -38,6 +38,7 @@ __all__ = [
     "Printed",
     "ablation_table",
     "costs_table",
+    "equal_error_table",
     "evaluations_table",
     "l2x_table",
     "labels_table",
@@ -217,6 +218,17 @@ def permutations_table(records: Sequence[Record], data: str, setting: str, *, qu
     return "\n\n".join(parts) + notes.text()
 
 
+def equal_error_table(records: Sequence[Record], data: str, setting: str) -> str:
+    """How many times more rows a second our explainer explains than a sampling method that errs as little."""
+    lines = []
+    for record in select(records, experiment="equal-error", data=data, setting=setting):
+        bound = "more than " if record["at_least"] else ""
+        slower = f"{'fewer than ' if record['at_least'] else ''}{number(record, 'rows_per_second'):,.3g}"
+        name = METHODS[record["method"]].name
+        lines.append([name, record["device"], slower, f"{bound}{number(record):,.3g} x"])
+    return _markdown(["method", "device", "rows per second at our error", "ours is faster by"], lines)
+
+
 def evaluations_table(records: Sequence[Record], data: str, setting: str) -> str:
     """Quality by all evaluations spent: a row for each point of a method, in the order of what it cost."""
     metrics = ("l2", "rank_accuracy")
@@ -292,6 +304,7 @@ def _setting_section(records: Sequence[Record], data: str, setting: str, study: 
         parts += [f"{title}:", labels_table(records, data, setting, metric, quick=quick)]
     parts += ["Cost (model evaluations in all, seconds):", costs_table(records, data, setting, quick=quick)]
     parts += [f"### Quality and throughput{of}", throughput_table(records, data, setting, quick=quick)]
+    parts += ["At equal error:", equal_error_table(records, data, setting)]
     parts += [f"### Quality by total model evaluations{of}", evaluations_table(records, data, setting)]
     return parts
 

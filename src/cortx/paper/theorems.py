@@ -97,7 +97,7 @@ def theorem_1(
     values:
         "shapley", or "banzhaf": paper Eq. 1 as it is written. Both exact.
     positives:
-        Which of `n_positives` masked copies is x~: "compact" (paper Eq. 4), or another to compare with.
+        Which of `n_positives` masked copies is x~: "compact", as in training, or another to compare with.
     labels:
         Exact values of these rows, if they are known already; else they are computed here.
     lipschitz:

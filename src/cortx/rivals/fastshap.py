@@ -27,6 +27,7 @@ from cortx.training.encoders import EncoderConfig, HeadConfig, linear
 from cortx.training.features import FeatureConfig, TableFeatures, fit_features
 from cortx.training.finetune import rate
 from cortx.training.network import ExplainerNetwork
+from cortx.training.step import Step, make_optimizer, set_rate
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -34,6 +35,7 @@ BoolArray = npt.NDArray[np.bool_]
 Form = Literal["published", "strong"]
 
 ROWS_AT_A_TIME = 4_096
+NOISY = 4
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class StrongSettings:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
     steps: int = 6_000
+    noisy_steps: int = 2_500
+    """The most steps where fewer than `NOISY` coalitions for each player are known of a row: noise is learned late."""
     batch_size: int = 256
     """Rows; a step sees all coalitions that were paid for of each."""
     learning_rate: float = 2e-3
@@ -85,7 +89,7 @@ class StrongSettings:
     """Bytes of stored values; fewer rows are used where they would not fit."""
 
     def __post_init__(self) -> None:
-        whole = (self.steps, self.batch_size, self.validations, self.memory)
+        whole = (self.steps, self.noisy_steps, self.batch_size, self.validations, self.memory)
         _check_settings(whole, self.learning_rate, self.efficiency_weight)
         if not 0 < self.validation_share < 1 or self.clip <= 0 or self.weight_decay < 0:
             raise InputError("validation_share lies between 0 and 1, clip is positive, weight_decay not negative")
@@ -223,7 +227,15 @@ class FastSHAP(Rival):
         learner, judge = self._inputs(game, train), self._inputs(game, held)
         checks = self._coalitions(held, settings.validation_samples, "validation", paired=True)
         checked = self._tensor(game.values(held, checks, distinct=True) - game.base_values)
-        optimizer = torch.optim.Adam(self._network.parameters(), lr=settings.learning_rate)
+        optimizer = make_optimizer(self._network, settings.learning_rate)
+
+        def loss_of(inputs: Tensor, total: Tensor, active: Tensor, kept: Tensor, values: Tensor) -> Tensor:
+            part = _Inputs(inputs, total, active)
+            raw = self._raw(part)
+            loss = squared_residuals(self._settled(part, raw), kept, values) + self._penalty(part, raw)
+            return game.n_players * loss
+
+        do = Step(loss_of, optimizer)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
             optimizer, factor=settings.rate_factor, patience=settings.lookback // 2, min_lr=settings.smallest_rate
         )
@@ -236,12 +248,7 @@ class FastSHAP(Rival):
                 order = numpy_generator(self.seed, "fastshap", "epoch", epoch).permutation(len(train))
                 order = order[: steps * batch_size]  # the rest is left to the next epoch, as published
                 for index, kept, values in self._fresh(game, train, order, batch_size, samples, f"epoch {epoch}"):
-                    part = learner.take(torch.from_numpy(index).to(self.device))
-                    raw = self._raw(part)
-                    loss = squared_residuals(self._settled(part, raw), kept, values) + self._penalty(part, raw)
-                    optimizer.zero_grad()
-                    torch.autograd.backward(game.n_players * loss)
-                    optimizer.step()
+                    do([*learner.take(torch.from_numpy(index).to(self.device)).tensors, kept, values])
                 with torch.no_grad():
                     loss = squared_residuals(self._predict(judge), self._tensor(checks), checked)
                 value = game.n_players * float(loss)
@@ -300,27 +307,28 @@ class FastSHAP(Rival):
         form, check = (self._stored(game, part, samples) for part in (train, held))
         self._set_scales(network, learner.total)
         scale = network.attribution.label_scale
-        parameters = [*network.encoder.parameters(), *network.attribution.parameters()]
-        optimizer = torch.optim.AdamW(
-            parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, betas=(0.9, 0.98), fused=True
-        )
+        trained = nn.ModuleList([network.encoder, network.attribution])
+        optimizer = make_optimizer(trained, settings.learning_rate, settings.weight_decay, betas=(0.9, 0.98))
+
+        def loss_of(inputs: Tensor, total: Tensor, active: Tensor, *forms: Tensor) -> Tensor:
+            part = _Inputs(inputs, total, active)
+            raw = self._raw(part)
+            loss = Quadratic(*forms)(self._settled(part, raw)).div(scale.square()).mean()
+            return loss + self._penalty(part, raw, scale)
+
+        do = Step(loss_of, optimizer, settings.clip)
         generator = torch_generator(self.seed, "fastshap", "batches")
         best, self.history_ = copy.deepcopy(network.state_dict()), []
-        every = max(1, settings.steps // settings.validations)
-        with progress_bar("FastSHAP (strong)", settings.steps, show=show) as advance:
-            for step in range(1, settings.steps + 1):
-                for group in optimizer.param_groups:
-                    group["lr"] = settings.learning_rate * rate((step - 1) / settings.steps, "one-cycle")
+        noisy = samples < NOISY * game.n_players
+        steps = min(settings.steps, settings.noisy_steps) if noisy else settings.steps
+        every = max(1, steps // settings.validations)
+        with progress_bar("FastSHAP (strong)", steps, show=show) as advance:
+            for step in range(1, steps + 1):
+                set_rate(optimizer, settings.learning_rate * rate((step - 1) / steps, "one-cycle"))
                 index = torch.randint(len(train), (settings.batch_size,), generator=generator).to(self.device)
-                part = learner.take(index)
-                raw = self._raw(part)
-                loss = form.take(index)(self._settled(part, raw)).div(scale.square()).mean()
-                loss = loss + self._penalty(part, raw, scale)
-                optimizer.zero_grad()
-                torch.autograd.backward(loss)
-                torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
-                optimizer.step()
-                if step % every == 0 or step == settings.steps:
+                taken = form.take(index)
+                do([*learner.take(index).tensors, taken.A, taken.b, taken.c])
+                if step % every == 0 or step == steps:
                     with torch.no_grad():
                         value = float(check(self._predict(judge)).mean())
                     if value < min(self.history_, default=np.inf):
@@ -328,7 +336,7 @@ class FastSHAP(Rival):
                     self.history_.append(value)
                 advance(1, f"validation {self.history_[-1]:.3g}" if self.history_ else "")
         network.load_state_dict(best)
-        return {"rows": len(train), "samples": samples, "validation_rows": len(held)}
+        return {"rows": len(train), "samples": samples, "validation_rows": len(held), "steps": steps}
 
     def _plan(self, game: Game, train: Rows, held: Rows, left: int | None) -> tuple[Rows, Rows, int]:
         """As many rows as memory and budget allow, and how many coalitions of each are paid for."""
@@ -396,7 +404,7 @@ class FastSHAP(Rival):
         starts = range(0, len(codes), ROWS_AT_A_TIME)
         inputs = torch.cat([self._features(codes[start : start + ROWS_AT_A_TIME]) for start in starts])
         active = torch.from_numpy(rows.active).to(self.device)
-        return _Inputs(inputs, self._tensor(full - game.base_values), active, full)
+        return _Inputs(inputs, self._tensor(full - game.base_values), active)
 
     def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device, torch.float32)
@@ -436,13 +444,14 @@ class FastSHAP(Rival):
         game = self._game
         rows = game.rows(X)
         account = Account(game)
-        seen = self._inputs(game, rows, outputs)
+        full = full_values(game, rows, outputs)
+        seen = self._inputs(game, rows, full)
         with torch.inference_mode():
             values = self._predict(seen)
             if self.normalization:
-                total = torch.from_numpy(seen.full - game.base_values).to(self.device)
+                total = torch.from_numpy(full - game.base_values).to(self.device)
                 values = exact_total(values, total, self._sharers(seen.active))
-        return account.close(rows, values.double().cpu().numpy(), seen.full, f"fastshap ({self.form})")
+        return account.close(rows, values.double().cpu().numpy(), full, f"fastshap ({self.form})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -452,11 +461,13 @@ class _Inputs:
     inputs: Tensor
     total: Tensor
     active: Tensor
-    full: Array
-    """v(all), (rows, outputs), of all rows."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.inputs, self.total, self.active
 
     def take(self, index: Tensor | slice) -> _Inputs:
-        return _Inputs(self.inputs[index], self.total[index], self.active[index], self.full)
+        return _Inputs(self.inputs[index], self.total[index], self.active[index])
 
 
 @dataclass(frozen=True, eq=False)

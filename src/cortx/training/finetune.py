@@ -34,9 +34,7 @@ class FinetuneConfig:
     rough_share: float = 0.25
     """Share of a batch that are rows with rough labels, where there are any."""
     rough_weight: float = 0.1
-    """Weight of their squared error at the start."""
-    rough_until: float = 0.7
-    """The share of the steps over which that weight falls to zero."""
+    """Weight of their squared error at the start; it falls to zero over the first 70% of the steps."""
     learning_rate: float = 2e-3
     weight_decay: float = 1e-2
     schedule: Literal["one-cycle", "constant"] = "one-cycle"
@@ -157,7 +155,7 @@ def finetune(
             batch = train.draw(config.batch_size - n_views - n_rough, generator)
             if views is not None and n_views:
                 batch = joined(batch, views.draw(n_views, generator))
-            weight = config.rough_weight * max(0.0, 1 - step / (config.rough_until * config.steps))
+            weight = config.rough_weight * max(0.0, 1 - step / (0.7 * config.steps))
             if rough is not None and n_rough and weight:
                 do([torch.tensor(weight), *batch.tensors, *rough.draw(n_rough, generator).tensors])
             else:
