@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
+from cortx.paper.grid import AUTHORS, LOG_ODDS, PEERS, WORDS, missing_cells
+from cortx.paper.tables import PAPER, render
+
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 CENSUS = "sigmoid output, zero reference, all test rows"
 BUDGETS = (700_000, 2_700_000, 11_000_000)
 every_budget = pytest.mark.parametrize("budget", BUDGETS)
+
+
+def missed(why: str) -> pytest.MarkDecorator:
+    """A goal that was not reached, and must not be claimed."""
+    return pytest.mark.xfail(strict=True, reason=why)
 
 
 def load(name: str) -> list[dict[str, Any]]:
@@ -26,14 +34,9 @@ def census(budget: int) -> dict[str, float]:
     return {record["metric"]: record["value"] for record in records}
 
 
-@pytest.mark.parametrize(
-    ("budget", "most", "fastshap"),
-    [(700_000, 0.0038, 0.0055), (2_700_000, 0.0016, 0.0034), (11_000_000, 0.0008, 0.0015)],
-)
-def test_what_a_budget_buys(budget: int, most: float, fastshap: float) -> None:
-    l2 = census(budget)["l2"]
-    assert l2 <= most
-    assert l2 <= fastshap / 2
+@pytest.mark.parametrize(("budget", "most"), [(700_000, 0.0038), (2_700_000, 0.0016), (11_000_000, 0.0008)])
+def test_what_a_budget_buys(budget: int, most: float) -> None:
+    assert census(budget)["l2"] <= most
 
 
 @every_budget
@@ -48,9 +51,7 @@ def test_bounds_on_census(budget: int) -> None:
     "budget",
     [
         *BUDGETS[:2],
-        pytest.param(
-            BUDGETS[2], marks=pytest.mark.xfail(strict=True, reason="0.56 and 0.54: docs/decisions/0006-bounds.md")
-        ),
+        pytest.param(BUDGETS[2], marks=missed("0.56 and 0.54: docs/decisions/0006-bounds.md")),
     ],
 )
 def test_weighted_bounds_are_half_as_wide(budget: int) -> None:
@@ -98,3 +99,115 @@ def test_tolerance(budget: int, share: str) -> None:
 @pytest.mark.parametrize("by", ["value", "magnitude"])
 def test_stable_ranks(budget: int, by: str) -> None:
     assert census(budget)[f"rows where a stable rank is wrong, by {by}"] <= 0.1
+
+
+# The paper's tabular experiments (docs/results.md) ------------------------------------------------------------------
+
+STUDIES = ("census", "bankruptcy")
+RIVALS = ("cortx-paper-mse", "cortx-paper-ce", "supervised-mse", "supervised-ce", "supervised-strong")
+STRONG = ("supervised-strong", "fastshap-strong")
+SETTINGS = (("census", AUTHORS), ("census", WORDS), ("bankruptcy", LOG_ODDS))
+
+
+def paper(data: str, experiment: str, setting: str, method: str, metric: str, at: float | None = None) -> Any:
+    """The value of one cell; None where the method has no such metric."""
+    found = [
+        record["value"]
+        for record in load(f"paper-{data}")
+        if (record["experiment"], record["setting"], record["method"], record["metric"], record["at"])
+        == (experiment, setting, method, metric, at)
+    ]
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("data", STUDIES)
+def test_no_cell_of_the_study_is_missing(data: str) -> None:
+    records = load(f"paper-{data}")
+    assert missing_cells(records, data) == []
+    for record in records:
+        assert record["hardware"]
+        assert record["versions"]
+        assert record["seconds"] is not None
+        if record["experiment"] in ("labels", "evaluations", "ablation", "l2x"):
+            assert record["evaluations"] > 0
+            assert len(record["seeds"]) >= 3
+
+
+@pytest.mark.parametrize("data", STUDIES)
+def test_the_tables_are_those_of_the_records(data: str) -> None:
+    text = (RESULTS.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
+    assert render(load(f"paper-{data}"), data).strip() in text
+
+
+def behind(data: str, setting: str, rival: str) -> list[str]:
+    """Metrics in which ours with 5% of the labels is not ahead of a rival with 25% (or without any)."""
+    at = 0.25 if rival in RIVALS else None
+    lost = []
+    for metric, better in (("l2", -1), ("rank_accuracy", 1)):
+        ours = paper(data, "labels", setting, "cortx", metric, 0.05)
+        other = paper(data, "labels", setting, rival, metric, at)
+        if other is not None and better * ours <= better * other:
+            lost.append(metric)
+    return lost
+
+
+@pytest.mark.parametrize(("data", "setting"), SETTINGS)
+@pytest.mark.parametrize("rival", [*RIVALS[:-1], "fastshap"])
+def test_five_percent_beat_the_rivals_of_the_paper(data: str, setting: str, rival: str) -> None:
+    assert behind(data, setting, rival) == []
+
+
+def test_where_strong_rivals_are_ahead_of_five_percent() -> None:
+    """Missed, and said so in docs/results.md: rivals with our inputs, network, axioms and schedule."""
+    assert {(data, setting, rival): behind(data, setting, rival) for data, setting in SETTINGS for rival in STRONG} == {
+        ("census", AUTHORS, "supervised-strong"): ["l2", "rank_accuracy"],
+        ("census", AUTHORS, "fastshap-strong"): ["l2"],
+        ("census", WORDS, "supervised-strong"): ["l2", "rank_accuracy"],
+        ("census", WORDS, "fastshap-strong"): ["l2"],
+        ("bankruptcy", LOG_ODDS, "supervised-strong"): [],
+        ("bankruptcy", LOG_ODDS, "fastshap-strong"): ["l2", "rank_accuracy"],
+    }
+
+
+@every_budget
+@pytest.mark.parametrize(
+    ("data", "setting", "times"),
+    [
+        ("census", AUTHORS, 1.4),
+        ("bankruptcy", LOG_ODDS, 1.0),
+        pytest.param("census", AUTHORS, 2.0, marks=missed("1.4 to 1.7 times: docs/results.md")),
+        pytest.param("census", WORDS, 1.0, marks=missed("FastSHAP is ahead: docs/results.md")),
+    ],
+)
+def test_against_strong_fastshap_at_equal_evaluations(budget: int, data: str, setting: str, times: float) -> None:
+    ours, other = (paper(data, "evaluations", setting, method, "l2", budget) for method in ("cortx", "fastshap-strong"))
+    assert other >= times * ours
+
+
+def test_speed_at_equal_error() -> None:
+    faster = {r["method"]: r["value"] for r in load("paper-census") if r["experiment"] == "equal-error"
+              and r["setting"] == AUTHORS}  # fmt: skip
+    assert all(faster[method] >= 1_000 for method in PEERS)
+    # Our own estimators are that much faster than the peers' that the factor is smaller, and said so.
+    assert all(faster[method] >= 100 for method in ("kernel", "permutation"))
+
+
+@pytest.mark.parametrize("method", ["kernel", "permutation"])
+@pytest.mark.parametrize("budget", [300, 2_000, 4_000, 6_000, 8_000])
+def test_sampling_reaches_the_printed_errors_in_less_time_than_the_peers(method: str, budget: int) -> None:
+    def measured(name: str, metric: str) -> float:
+        value: float = paper("census", "permutations", AUTHORS, name, metric, budget)
+        return value
+
+    assert measured(method, "squared_l2") <= PAPER["permutations", method, "squared_l2", budget].value
+    rivals = {"kernel": ("captum-kernel", "shap-kernel"), "permutation": ("captum-sampling", "shap-permutation")}
+    for rival in rivals[method]:
+        assert measured(method, "seconds_per_row") < measured(rival, "seconds_per_row")
+
+
+@pytest.mark.parametrize("metric", ["l2", "squared_l2", "rank_accuracy"])
+def test_our_fastshap_is_that_of_its_authors(metric: str) -> None:
+    found = {r["method"]: r for r in load("fastshap_public") if r["metric"] == metric}
+    public, ours = found["public implementation"], found["ours, published form"]
+    noise = (public["spread"] ** 2 / len(public["seeds"]) + ours["spread"] ** 2 / len(ours["seeds"])) ** 0.5
+    assert abs(public["value"] - ours["value"]) <= 2 * noise

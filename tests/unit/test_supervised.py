@@ -48,6 +48,7 @@ def labels(game: cortx.Game, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return index, labels_of(game, table[index])
 
 
+@pytest.mark.slow
 @every_form
 def test_it_learns_what_its_labels_say(
     game: cortx.Game, table: np.ndarray, labels: tuple[np.ndarray, np.ndarray], form: str, loss: str
@@ -71,26 +72,17 @@ def test_it_learns_what_its_labels_say(
 
 @every_form
 def test_nothing_is_asked_but_the_outputs_of_the_rows(
-    game: cortx.Game, table: np.ndarray, labels: tuple[np.ndarray, np.ndarray], form: str, loss: str
+    model: Any, table: np.ndarray, labels: tuple[np.ndarray, np.ndarray], form: str, loss: str
 ) -> None:
-    model = game.model
     game = cortx.Game(model, reference=table, output="probability")  # one that has asked for nothing yet
     rival = build(form, loss, steps=2).fit(game, table, labels=labels, progress=False)
-    assert game.evaluations == len(table) + 1  # and one of the reference
+    spent = len(table) + 1  # and the reference
+    assert game.evaluations == spent
     costs = dict(rival.costs_)
-    assert costs.pop("total_evaluations") == len(table) + 1
-    assert {name: part["evaluations"] for name, part in costs.items() if part["evaluations"]} == {
-        "outputs": len(table) + 1
-    }
+    assert costs.pop("total_evaluations") == spent
+    assert {name: part["evaluations"] for name, part in costs.items() if part["evaluations"]} == {"outputs": spent}
     assert rival.explainer.history_["pretraining"] == []
 
-
-@every_form
-def test_explanations_add_up_and_carry_the_name(
-    game: cortx.Game, table: np.ndarray, labels: tuple[np.ndarray, np.ndarray], form: str, loss: str
-) -> None:
-    rival = build(form, loss, steps=2).fit(game, table, labels=labels, progress=False)
-    spent = game.evaluations
     explanation = rival.explain(table[:20])
     assert explanation.method == "supervised" == SupervisedRTX.name
     assert explanation.evaluations == 20 == game.evaluations - spent
@@ -102,6 +94,7 @@ def test_explanations_add_up_and_carry_the_name(
     np.testing.assert_allclose(known.values, explanation.values, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_seed_decides_everything(
     game: cortx.Game, table: np.ndarray, labels: tuple[np.ndarray, np.ndarray]
 ) -> None:
