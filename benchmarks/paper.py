@@ -11,13 +11,13 @@ machines: trainings on a GPU, times on each machine whose times are wanted.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from benchmarks.census import CACHE
 from benchmarks.records import write
 from cortx.paper import figures, tables
 from cortx.paper.grid import GRID, missing_cells
+from cortx.paper.records import cores
 from cortx.paper.run import kept_results, records_of, run_study
 from cortx.paper.study import KINDS
 
@@ -30,14 +30,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=CACHE / "paper")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=cores())
     parser.add_argument("--collect", action="store_true")
     arguments = parser.parse_args()
     everything = []
     for data in arguments.data:
         if not arguments.collect:
             run_study(data, arguments.folder, device=arguments.device, workers=arguments.workers, kinds=arguments.kinds)
-        records = records_of(kept_results(arguments.folder, data))
+        records = records_of(kept_results(data, arguments.folder))
         write(f"paper-{data}", records)
         tables.update(DOCS / "results.md", data, tables.render(records, data))
         print(f"{data}: {len(missing_cells(records, data))} cells are missing")

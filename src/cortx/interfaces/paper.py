@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -75,10 +74,12 @@ def _study(data: Data, out: Path | None, quick: bool, device: str, workers: int 
 
     from cortx.paper import tables
     from cortx.paper.grid import grid
-    from cortx.paper.run import run_study, write_results
+    from cortx.paper.records import cores
+    from cortx.paper.run import check_libraries, run_study, write_results
 
     out = Path(f"paper-{data}{'-quick' if quick else ''}") if out is None else out
-    workers = min(MOST_WORKERS, len(os.sched_getaffinity(0))) if workers is None else workers
+    workers = min(MOST_WORKERS, cores()) if workers is None else workers
+    check_libraries(data, quick=quick)
     records = run_study(data, out / "work", quick=quick, device=_device(device), workers=workers)
     written = write_results(records, data, out, quick=quick)
     console = Console()

@@ -67,6 +67,8 @@ VARIANTS = ("fastshap-unnormalized",)
 SAMPLING = ("kernel", "permutation")
 PEERS = ("captum-kernel", "captum-sampling", "shap-kernel", "shap-permutation", "shapiq-kernel")
 ABLATION = tuple(f"{how}-{head}" for head in ("mse", "ce") for how in ("compact", "random", "farthest"))
+ONE_PASS = ("cortx", "cortx-paper-mse")
+"""Explainers beside tab:exp_ps2."""
 L2X = ("l2x", "cortx-paper-mse", "cortx-paper-ce", "cortx")
 THEOREMS = ("theorem-1-shapley", "theorem-1-banzhaf", "theorem-2")
 
@@ -132,7 +134,7 @@ class Grid:
         if self.permutations:
             samplers = (*SAMPLING, *(PEERS if self.peers else ()))
             points: dict[str, tuple[float | None, ...]] = dict.fromkeys(samplers, self.permutations)
-            points["cortx"] = (None,)
+            points |= dict.fromkeys(ONE_PASS, (None,))
             yield from _cells("permutations", first, points, ("l2", "squared_l2", "seconds_per_row"))
 
 

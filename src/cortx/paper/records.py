@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from cortx.version import __version__
+
 LIBRARIES = ("torch", "numpy", "shap", "captum", "shapiq", "scikit-learn", "pandas")
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def hardware(device: str = "cpu") -> str:
@@ -21,12 +28,12 @@ def hardware(device: str = "cpu") -> str:
         (line.split(":", 1)[1].strip() for line in _cpu_lines() if line.startswith("model name")),
         platform.processor() or platform.machine(),
     )
-    cores = f"{model}, {len(os.sched_getaffinity(0))} cores"
-    if device == "cpu":
-        return cores
+    processor = f"{model}, {cores()} cores"
     import torch
 
-    return f"{torch.cuda.get_device_name(device)}; {cores}"
+    if torch.device(device).type != "cuda":
+        return processor
+    return f"{torch.cuda.get_device_name(device)}; {processor}"
 
 
 def _cpu_lines() -> list[str]:
@@ -35,8 +42,8 @@ def _cpu_lines() -> list[str]:
 
 
 def versions() -> str:
-    found = [f"python {platform.python_version()}"]
-    for name in ("cortx-explain", *LIBRARIES):
+    found = [f"python {platform.python_version()}", f"cortx-explain {__version__}"]
+    for name in LIBRARIES:
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import multiprocessing
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from cortx.errors import need
 from cortx.paper.equal_error import equal_error
-from cortx.paper.grid import ABLATION, OF_VALUES
+from cortx.paper.grid import ABLATION, OF_VALUES, grid
 from cortx.paper.problems import IntArray, Part
-from cortx.paper.records import record, write_json
+from cortx.paper.records import cores, record, write_json
 from cortx.paper.study import FULL, KINDS, QUICK, SHARE, TIMED, Context, Task, do, problem_of, tasks
 from cortx.progress import progress_bar
 
@@ -37,7 +40,7 @@ def run_study(
 ) -> list[dict[str, Any]]:
     """Does every task that has no result yet, and gives the records of all; everything is kept in `folder`."""
     folder = Path(folder)
-    threads = max(1, len(os.sched_getaffinity(0)) // workers)
+    threads = max(1, cores() // workers)
     scale = QUICK if quick else FULL
     context = Context(folder, scale, device, threads)
     everything = [task for task in tasks(data, quick=quick) if task.kind in kinds]
@@ -48,11 +51,22 @@ def run_study(
         for task, result in _in_parallel(together, context, workers):
             results.append(result)
             advance(1, f"{task.kind} {task.method}")
-        alone = Context(folder, scale, device, len(os.sched_getaffinity(0)))
+        alone = Context(folder, scale, device, cores())
         for task in everything[len(together) :]:
             results.append(do(task, alone))
             advance(1, f"{task.kind} {task.method}")
     return records_of(results)
+
+
+def check_libraries(data: str, *, quick: bool = False) -> None:
+    """Fails before any work where a library that the end of the study needs is missing."""
+    needed = [("matplotlib", "drawing the figures", "plots")]
+    plan = grid(data, quick=quick)
+    if plan.peers and plan.permutations:
+        needed += [(name, "the table with the peers", "peers") for name in ("shap", "captum", "shapiq")]
+    for module, why, extra in needed:
+        if importlib.util.find_spec(module) is None:
+            raise need(module, why, extra)
 
 
 def _label(data: str, settings: Iterable[str], context: Context, workers: int, show: bool | None) -> None:
@@ -68,8 +82,10 @@ def _label(data: str, settings: Iterable[str], context: Context, workers: int, s
                 pieces = np.array_split(np.arange(len(problem.rows(part))), 4 * workers)
                 jobs += [(data, setting, part, piece, context) for piece in pieces]
     if jobs:
-        with multiprocessing.get_context("spawn").Pool(workers) as pool:
-            pool.map(_label_piece, jobs, chunksize=1)
+        context_of_pool = multiprocessing.get_context("spawn")
+        with progress_bar(f"{data}: labels", len(jobs), show=show) as advance, context_of_pool.Pool(workers) as pool:
+            for _ in pool.imap_unordered(_label_piece, jobs):
+                advance(1, "")
 
 
 def _label_piece(job: tuple[str, str, Part, IntArray, Context]) -> None:
@@ -91,9 +107,17 @@ def _do(job: tuple[Task, Context]) -> tuple[Task, dict[str, Any]]:
     return job[0], do(*job)
 
 
-def kept_results(folder: str | Path, data: str) -> list[dict[str, Any]]:
-    """The results of all tasks that lie in the folder of a study."""
-    return [json.loads(path.read_text()) for path in sorted(Path(folder).glob(f"results/{data}-*/*.json"))]
+def kept_results(data: str, folder: str | Path, *, quick: bool = False) -> list[dict[str, Any]]:
+    """The results of a study that lie in its folder, as made with the present settings, whatever device made them."""
+    scale, results = QUICK if quick else FULL, []
+    for task in tasks(data, quick=quick):
+        for device in ("cpu", "cuda") if task.kind in TIMED else ("cpu",):
+            context = Context(Path(folder), scale, device)
+            problem = problem_of(data, task.setting, replace(context, device="cpu"))
+            path = task.path(context, problem)
+            if path.exists():
+                results.append(json.loads(path.read_text()))
+    return results
 
 
 # From results to records -----------------------------------------------------------------------------------------
@@ -116,7 +140,9 @@ def records_of(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         task = result["task"]
         for point in points(result):
             device = result["device"] if point.metric in TIMES else None
-            groups[(task["data"], task["setting"], *point[:4], device)].append((point.value, result))
+            found = groups[(task["data"], task["setting"], *point[:4], device)]
+            if all(other["task"]["seed"] != task["seed"] for _, other in found):  # the same on another device
+                found.append((point.value, result))
     records = [_record(key, sorted(found, key=lambda one: one[1]["task"]["seed"])) for key, found in groups.items()]
     return records + equal_error(records)
 
@@ -156,26 +182,29 @@ def points(result: dict[str, Any]) -> Iterator[Point]:
         return
     for method, scores in result["scores"].items():
         if task.kind == "fit":
-            yield from _of_fit(task, method, scores, max(SCALES[result["scale"]].budgets))
+            yield from _of_fit(task, method, scores, result["scale"])
         elif task.kind == "sampling":
             for metric in ("l2", "rank_accuracy", "rows_per_second"):
                 yield Point("throughput", method, metric, task.at, scores.get(metric, math.nan))
         elif task.kind == "throughput":
             yield Point("throughput", method, "rows_per_second", None, scores["rows_per_second"])
-            if method == "cortx":
+            if method in ("cortx", "cortx-paper-mse") and grid(task.data).permutations:
                 yield Point("permutations", method, "seconds_per_row", None, 1 / scores["rows_per_second"])
+        elif task.kind == "noise":
+            yield from (Point("noise", method, metric, None, value) for metric, value in scores.items())
         else:
             for metric in scores:
                 if metric not in ("rows", "evaluations", "seconds"):
                     yield Point("theorems", method, metric, None, scores[metric])
 
 
-def _of_fit(task: Task, method: str, scores: dict[str, float], largest: int) -> Iterator[Point]:
+def _of_fit(task: Task, method: str, scores: dict[str, float], scale: str) -> Iterator[Point]:
     """A fit may stand in several tables and figures."""
 
     def everywhere(experiment: str, name: str, at: float | None, metrics: Iterable[str]) -> Iterator[Point]:
         yield from (Point(experiment, name, metric, at, scores[metric]) for metric in metrics if metric in scores)
 
+    plan = grid(task.data, quick=scale == "quick")
     every = (*OF_VALUES, "rank_accuracy")
     shown = method.replace("cortx-paper-random", "random").replace("cortx-paper-farthest", "farthest")
     if shown in ABLATION:
@@ -186,18 +215,18 @@ def _of_fit(task: Task, method: str, scores: dict[str, float], largest: int) -> 
         return
     if task.method in ("cortx-budget", "fastshap-strong"):
         yield from everywhere("evaluations", "cortx" if task.method == "cortx-budget" else method, task.at, every)
-        if task.method == "fastshap-strong" and task.at == largest:
+        if task.method == "fastshap-strong" and task.at == max(SCALES[scale].budgets):
             yield from everywhere("labels", method, None, every)
             yield from everywhere("throughput", method, None, ("l2", "rank_accuracy"))
         return
     yield from everywhere("labels", method, task.at, every)
     if task.at in (SHARE, None):
         yield from everywhere("throughput", method, None, ("l2", "rank_accuracy"))
-        if method.startswith("cortx"):
+        if plan.l2x and method.startswith("cortx"):
             yield from everywhere("l2x", method, None, ("rank_accuracy", "faithfulness"))
-        if method == "cortx":
+        if plan.permutations and method in ("cortx", "cortx-paper-mse"):
             yield from everywhere("permutations", method, None, ("l2", "squared_l2"))
-    if method.startswith("cortx-paper-"):
+    if method.startswith("cortx-paper-") and plan.ablation:
         yield from everywhere("ablation", f"compact-{method.rpartition('-')[2]}", task.at, every)
 
 

@@ -6,6 +6,7 @@ killed study goes on where it was, and tasks of several runs, or machines, can b
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -23,14 +24,14 @@ from cortx.explainer.explainer import CoRTX
 from cortx.explanation import Explanation
 from cortx.metrics import faithfulness, l2_distance, rank_accuracy, squared_l2, throughput
 from cortx.paper import permutations, theorems
-from cortx.paper.grid import Grid, grid
-from cortx.paper.problems import Problem, make_problem
+from cortx.paper.grid import PEERS, SAMPLING, Grid, grid
+from cortx.paper.problems import Problem, make_problem, relative_error
 from cortx.paper.records import hardware, versions, write_json
 from cortx.rivals.fastshap import FastSHAP, PublishedSettings, StrongSettings
-from cortx.rivals.l2x import L2X
+from cortx.rivals.l2x import L2X, L2XSettings
 from cortx.rivals.sampled import Sampled
 from cortx.rivals.supervised import SupervisedRTX
-from cortx.seeding import numpy_generator
+from cortx.seeding import numpy_generator, stream_seed
 from cortx.training.recipe import Recipe, get_recipe, paper_recipe
 
 Scores = dict[str, dict[str, float]]
@@ -83,11 +84,12 @@ class Task:
     at: float | None
     seed: int
 
-    def path(self, folder: Path, key: str, device: str) -> Path:
-        """Where its result is kept; time is measured on each kind of device."""
+    def path(self, context: Context, problem: Problem) -> Path:
+        """Where its result is kept: by scale, problem, settings, and, for times, the kind of device."""
         at = "" if self.at is None else f"-{self.at:g}"
-        where = f"-{torch.device(device).type}" if self.kind in TIMED else ""
-        return folder / "results" / f"{self.data}-{key}" / f"{self.kind}-{self.method}{at}-{self.seed}{where}.json"
+        where = f"-{torch.device(context.device).type}" if self.kind in TIMED else f"-{_settings_key(self, context)}"
+        folder = context.folder / "results" / context.scale.name / f"{self.data}-{problem.key}"
+        return folder / f"{self.kind}-{self.method}{at}-{self.seed}{where}.json"
 
 
 def tasks(data: str, *, quick: bool = False) -> list[Task]:
@@ -114,6 +116,8 @@ def _about(data: str, setting: str, plan: Grid, scale: Scale) -> Iterator[tuple[
             yield "fit", data, setting, "cortx-paper-farthest", share
     if plan.l2x and first:
         yield "fit", data, setting, "l2x", None
+    if data != "census":
+        yield "noise", data, setting, "labels", None
     if plan.theorems:
         yield "theorems", data, setting, "theorems", SHARE
     for method, budgets in (("kernel", plan.kernel), ("permutation", plan.permutation)):
@@ -149,7 +153,7 @@ def do(task: Task, context: Context) -> dict[str, Any]:
     """The result of a task, from its file or by doing it."""
     torch.set_num_threads(context.threads)
     problem = problem_of(task.data, task.setting, context)
-    path = task.path(context.folder, problem.key, context.device)
+    path = task.path(context, problem)
     if path.exists():
         kept: dict[str, Any] = json.loads(path.read_text())
         return kept
@@ -222,6 +226,22 @@ def _shorter(recipe: Recipe, by: int) -> Recipe:
     )
 
 
+def _settings_key(task: Task, context: Context) -> str:
+    """A hash of everything that a fit is told: with other settings it is another result."""
+    told: Any
+    if task.method.startswith("supervised"):
+        told = supervised(task, context).explainer.resolved_recipe().to_json()
+    elif task.method.startswith("fastshap"):
+        told = asdict(fastshap(task, context).settings)
+    elif task.method == "l2x":
+        told = asdict(l2x(task, context).settings)
+    elif task.method in ("cortx", "cortx-budget"):
+        told = _shorter(get_recipe("default"), context.scale.shorter).to_json()
+    else:
+        told = _shorter(paper_recipe_of(task.data), context.scale.shorter).to_json()
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+
+
 def _explainer(task: Task, context: Context, recipe: Recipe, heads: tuple[str, ...] = ("attribution",)) -> CoRTX:
     recipe = _shorter(recipe, context.scale.shorter)
     return CoRTX(recipe, heads=heads, unseen="ignore", seed=task.seed, device=context.device)
@@ -288,17 +308,22 @@ def paper_explainer(task: Task, problem: Problem, context: Context) -> tuple[CoR
     return explainer, explainer.costs_["total_evaluations"] + cost
 
 
-def _supervised(task: Task, problem: Problem, context: Context) -> Fitting:
-    index, labels, cost = _given(task, problem)
+def supervised(task: Task, context: Context) -> SupervisedRTX:
     form = "strong" if task.method == "supervised-strong" else "paper"
     loss = "ce" if task.method == "supervised-ce" else "mse"
     rival = SupervisedRTX(form, loss=loss, seed=task.seed, device=context.device)  # type: ignore[arg-type]
     rival.explainer.recipe = _shorter(rival.explainer.resolved_recipe(), context.scale.shorter)
+    return rival
+
+
+def _supervised(task: Task, problem: Problem, context: Context) -> Fitting:
+    index, labels, cost = _given(task, problem)
+    rival = supervised(task, context)
     rival.fit(problem.game, problem.x_train, labels=(index, labels.values[..., 0]), progress=False)
     return rival.explain, rival.costs_["total_evaluations"] + cost
 
 
-def _fastshap(task: Task, problem: Problem, context: Context) -> Fitting:
+def fastshap(task: Task, context: Context) -> FastSHAP:
     shorter = context.scale.shorter
     strong = task.method == "fastshap-strong"
     settings: Any = StrongSettings() if strong else PublishedSettings()
@@ -309,18 +334,26 @@ def _fastshap(task: Task, problem: Problem, context: Context) -> Fitting:
         settings = replace(
             settings, epochs=max(1, settings.epochs // (5 * shorter) if shorter > 1 else settings.epochs)
         )
-    rival = FastSHAP(
+    return FastSHAP(
         "strong" if strong else "published", normalization=task.method != "fastshap-unnormalized", settings=settings,
         seed=task.seed, device=context.device,
     )  # fmt: skip
+
+
+def _fastshap(task: Task, problem: Problem, context: Context) -> Fitting:
+    rival = fastshap(task, context)
     rival.fit(problem.game, problem.x_train, None if task.at is None else int(task.at), progress=False)
     return rival.explain, rival.costs_["evaluations"]
 
 
+def l2x(task: Task, context: Context) -> L2X:
+    settings = L2XSettings()
+    settings = replace(settings, steps=-(-settings.steps // context.scale.shorter))
+    return L2X(settings=settings, seed=task.seed, device=context.device)
+
+
 def _l2x(task: Task, problem: Problem, context: Context) -> Fitting:
-    rival = L2X(seed=task.seed, device=context.device)
-    if context.scale.shorter > 1:
-        rival.settings = replace(rival.settings, steps=-(-rival.settings.steps // context.scale.shorter))
+    rival = l2x(task, context)
     rival.fit(problem.game, problem.x_train, progress=False)
     return rival.explain, rival.costs_["evaluations"]
 
@@ -353,7 +386,9 @@ def _sampling(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
     """A sampling estimator on some test rows: its error, and how fast it is."""
     assert task.at is not None
     index = _some(problem, context.scale.sampled_rows)
-    rival = Sampled(problem.game, task.method, budget=int(task.at), seed=task.seed)  # type: ignore[arg-type]
+    # Labels of Bankruptcy come from the same estimator: a rival must not share their draws.
+    seed = stream_seed(task.seed, "rival")
+    rival = Sampled(problem.game, task.method, budget=int(task.at), seed=seed)  # type: ignore[arg-type]
     try:
         rival.explain(problem.x_test[index[:2]])
         shown = rival.explain(problem.x_test[index])
@@ -407,7 +442,7 @@ def _permutations(task: Task, problem: Problem, context: Context) -> dict[str, A
     """tab:exp_ps1 and tab:exp_ps2: errors and times of sampling methods, ours and the peers', in one run."""
     plan = grid(task.data, quick=context.scale.name == "quick")
     index = _some(problem, context.scale.sampled_rows // 2)
-    methods = (*permutations.OURS, *(permutations.PEERS if plan.peers else ()))
+    methods = (*SAMPLING, *(PEERS if plan.peers else ()))
     found = permutations.run(
         problem.game, problem.x_test[index], problem.truth[index],
         budgets=plan.permutations, methods=methods, seeds=(task.seed,), rows_timed=context.scale.timed_rows,
@@ -439,12 +474,27 @@ def _as_labels(problem: Problem, rows: Any, values: Any) -> Explanation:
     )
 
 
+def _noise(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
+    """How far labels of this precision are from each other: no method can be seen to come closer."""
+    labels = problem.labels("test")
+    assert labels.errors is not None
+    drawn = numpy_generator(task.seed, "label noise").normal(size=labels.errors[..., 0].shape)
+    other = problem.truth + np.sqrt(2) * labels.errors[..., 0] * drawn
+    scores = {
+        "l2": float(l2_distance(other, problem.truth).mean()),
+        "rank_accuracy": float(rank_accuracy(other, problem.truth).mean()),
+        "relative_standard_error": relative_error(labels),
+    }
+    return {"scores": {"labels": scores}, "evaluations": labels.evaluations}
+
+
 KINDS: dict[str, Callable[[Task, Problem, Context], dict[str, Any]]] = {
     "fit": _fit,
     "sampling": _sampling,
     "throughput": _throughput,
     "permutations": _permutations,
     "theorems": _theorems,
+    "noise": _noise,
 }
 TIMED = ("sampling", "throughput", "permutations")
 """Kinds that measure time: one after another, when nothing else runs."""

@@ -18,6 +18,7 @@ from cortx.paper.grid import (
     LABELLED,
     METHODS,
     OF_VALUES,
+    ONE_PASS,
     PEERS,
     SAMPLING,
     THEOREM_METRICS,
@@ -194,6 +195,13 @@ def l2x_table(records: Sequence[Record], data: str, setting: str) -> str:
     return _markdown(head, lines) + notes.text()
 
 
+WHOSE_ERRORS = (
+    "Explainers' errors are those of all test rows, our estimators' of 1,000, the peers', which are slow, of the 10 on "
+    "which all are timed. Rows whose coalitions a budget covers are enumerated by ours, and by shap's and shapiq's "
+    "KernelSHAP."
+)
+
+
 def permutations_table(records: Sequence[Record], data: str, setting: str, *, quick: bool = False) -> str:
     """Sampling with many evaluations (paper tab:exp_ps1, tab:exp_ps2): squared error and seconds per row."""
     study = grid(data, quick=quick)
@@ -211,10 +219,12 @@ def permutations_table(records: Sequence[Record], data: str, setting: str, *, qu
         if ("permutations", "cortx-paper-mse", metric, None) in PAPER:
             printed_one = _paper("permutations", "cortx-paper-mse", metric, None)
             lines.append(["CoRTX-MSE, paper", *[""] * len(study.permutations), printed_one])
-        ours = _cell(_find(select(here, method="cortx", metric=metric), None), "cortx", metric, notes)
-        lines.append([METHODS["cortx"].name, *[""] * len(study.permutations), ours])
+        for method in ONE_PASS:
+            ours = _cell(_find(select(here, method=method, metric=metric), None), method, metric, notes)
+            lines.append([METHODS[method].name, *[""] * len(study.permutations), ours])
         head = [TITLES[metric], *(f"{at:,}" for at in study.permutations), "one pass"]
         parts.append(_markdown(head, lines))
+    parts.append("Errors are those of few rows." if quick else WHOSE_ERRORS)
     return "\n\n".join(parts) + notes.text()
 
 
@@ -222,10 +232,10 @@ def equal_error_table(records: Sequence[Record], data: str, setting: str) -> str
     """How many times more rows a second our explainer explains than a sampling method that errs as little."""
     lines = []
     for record in select(records, experiment="equal-error", data=data, setting=setting):
-        bound = "more than " if record["at_least"] else ""
-        slower = f"{'fewer than ' if record['at_least'] else ''}{number(record, 'rows_per_second'):,.3g}"
-        name = METHODS[record["method"]].name
-        lines.append([name, record["device"], slower, f"{bound}{number(record):,.3g} x"])
+        other = {"at least": "at most ", "at most": "at least "}.get(record["bound"], "")
+        slower = f"{other}{_count(number(record, 'rows_per_second'))}"
+        faster = f"{record['bound']} {_count(number(record))} x".strip()
+        lines.append([METHODS[record["method"]].name, record["device"], slower, faster])
     return _markdown(["method", "device", "rows per second at our error", "ours is faster by"], lines)
 
 
@@ -302,11 +312,25 @@ def _setting_section(records: Sequence[Record], data: str, setting: str, study: 
     for metric in ("l2", "squared_l2", "rank_accuracy", "faithfulness"):
         title = TITLES[metric][0].upper() + TITLES[metric][1:]
         parts += [f"{title}:", labels_table(records, data, setting, metric, quick=quick)]
-    parts += ["Cost (model evaluations in all, seconds):", costs_table(records, data, setting, quick=quick)]
+    parts += [_noise(records, data, setting)] if select(records, experiment="noise", data=data) else []
+    parts += [
+        "Cost (model evaluations in all; seconds of the fit, many at a time, labels read from disk not included):",
+        costs_table(records, data, setting, quick=quick),
+    ]
     parts += [f"### Quality and throughput{of}", throughput_table(records, data, setting, quick=quick)]
     parts += ["At equal error:", equal_error_table(records, data, setting)]
     parts += [f"### Quality by total model evaluations{of}", evaluations_table(records, data, setting)]
     return parts
+
+
+def _noise(records: Sequence[Record], data: str, setting: str) -> str:
+    """How precise the labels are that everything is measured with."""
+    here = select(records, experiment="noise", data=data, setting=setting)
+    known = {record["metric"]: number(record) for record in here}
+    return (
+        f"The labels' mean relative standard error is {known['relative_standard_error']:.2%}: two sets of such labels "
+        f"differ by an l2 of {known['l2']:.3g} and agree to a Rank ACC of {known['rank_accuracy']:.3f}."
+    )
 
 
 def _footer(records: Sequence[Record]) -> str:
@@ -318,6 +342,8 @@ def _footer(records: Sequence[Record]) -> str:
         f"Mean ± standard deviation over seeds (seeds per number: {', '.join(map(str, counts))}); "
         "the best of a column in bold; M and G are millions and thousands of millions."
     ]
+    for target in {str(record["target"]): record["target"] for record in records if record.get("target")}.values():
+        lines.append(f"Target: {target['model']}, weights {target['weights']}, test AUC {target['auc_test']:.3f}.")
     for key in ("hardware", "versions"):
         lines += [f"{key.capitalize()}: {value}." for value in sorted({str(r[key]) for r in records if r.get(key)})]
     return "  \n".join(lines)

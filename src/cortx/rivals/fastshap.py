@@ -236,8 +236,10 @@ class FastSHAP(Rival):
             return game.n_players * loss
 
         do = Step(loss_of, optimizer)
+        # The schedule of an optimizer that trains nothing: what it says is copied, whatever kind of number a rate is.
+        pace = torch.optim.SGD([torch.zeros(1)], lr=settings.learning_rate)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, factor=settings.rate_factor, patience=settings.lookback // 2, min_lr=settings.smallest_rate
+            pace, factor=settings.rate_factor, patience=settings.lookback // 2, min_lr=settings.smallest_rate
         )
         best, best_epoch, self.history_ = copy.deepcopy(self._network.state_dict()), -1, []
         epochs = min(settings.epochs, -(-most // per_epoch))
@@ -253,6 +255,7 @@ class FastSHAP(Rival):
                     loss = squared_residuals(self._predict(judge), self._tensor(checks), checked)
                 value = game.n_players * float(loss)
                 schedule.step(value)
+                set_rate(optimizer, pace.param_groups[0]["lr"])
                 if value < min(self.history_, default=np.inf):
                     best, best_epoch = copy.deepcopy(self._network.state_dict()), epoch
                 self.history_.append(value)

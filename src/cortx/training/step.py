@@ -48,12 +48,13 @@ class Step:
         """Does the step; gives the loss before it."""
         if self.parameters[0].device.type != "cuda":
             return self._eager(inputs)
-        if self._graph is None:
-            self._record(inputs)
-        assert self._graph is not None
-        for kept, given in zip(self._inputs, inputs, strict=True):
-            kept.copy_(given)
-        self._graph.replay()
+        with torch.cuda.device(self.parameters[0].device):  # graphs belong to the device that is current
+            if self._graph is None:
+                self._record(inputs)
+            assert self._graph is not None
+            for kept, given in zip(self._inputs, inputs, strict=True):
+                kept.copy_(given)
+            self._graph.replay()
         return self._result
 
     def _eager(self, inputs: Sequence[Tensor]) -> Tensor:
