@@ -23,7 +23,7 @@ import cortx
 from cortx.errors import InputError, ModelError
 from cortx.explainer import store
 from cortx.explainer.labels import Labels
-from cortx.paper import study
+from cortx.paper import run, study
 from cortx.paper.grid import AUTHORS, GRID, LOG_ODDS, METHODS, PEERS, SAMPLING, THEOREM_METRICS, THEOREMS, grid
 from cortx.paper.grid import missing_cells as missing
 from cortx.paper.problems import Part, Problem, make_problem, relative_error
@@ -35,6 +35,8 @@ Result = dict[str, Any]
 every_data = pytest.mark.parametrize("data", list(GRID))
 every_scale = pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
 EVERY = ("l2", "squared_l2", "faithfulness", "rank_accuracy")
+BESIDES = ("equal-error", "noise")
+"""Experiments that help to read the others and have no cells."""
 BOTH_HEADS = ("cortx-paper", "cortx-paper-random", "cortx-paper-farthest")
 AMORTIZED = (
     "cortx", "cortx-paper-mse", "cortx-paper-ce", "supervised-mse", "supervised-ce", "supervised-strong", "fastshap",
@@ -75,6 +77,9 @@ def content(task: Task, quick: bool) -> Result:
         for method in THEOREMS:
             found |= scores(method, *THEOREM_METRICS, "rows", "evaluations", "seconds")
         return {"scores": found, "evaluations": 1_000}
+    if task.kind == "noise":
+        noise = scores(task.method, "l2", "rank_accuracy", "relative_standard_error")
+        return {"scores": noise, "evaluations": 1_000}
     plan = grid(task.data, quick=quick)
     metrics = ("l2", "squared_l2", "rank_accuracy", "seconds_per_row", "evaluations_per_row")
     return {
@@ -108,7 +113,7 @@ def all_records(data: str, quick: bool) -> list[dict[str, Any]]:
 def test_tasks_fill_every_cell_of_the_grid(data: str, quick: bool) -> None:
     records = all_records(data, quick)
     assert missing(records, data, quick=quick) == []
-    assert {record["method"] for record in records} <= set(METHODS)
+    assert {record["method"] for record in records if record["experiment"] not in BESIDES} <= set(METHODS)
     json.dumps(records, allow_nan=False)
 
 
@@ -120,6 +125,8 @@ def test_no_task_is_idle(data: str, quick: bool) -> None:
     cells = set(grid(data, quick=quick).cells())
     for result in everything:
         setting = result["task"]["setting"]
+        if result["task"]["kind"] in BESIDES:
+            continue
         shown = {(point.experiment, setting, point.method, point.metric, point.at) for point in points(result)}
         by_cost = [place for place in shown if place[0] == "evaluations"]
         assert by_cost or shown & cells, result["task"]
@@ -129,9 +136,8 @@ def test_no_task_is_idle(data: str, quick: bool) -> None:
 @every_scale
 def test_records_belong_to_experiments_of_the_data(data: str, quick: bool) -> None:
     """A table or figure that the paper does not have on these data must not appear with a method or two."""
-    wanted = {(cell.experiment, cell.setting) for cell in grid(data, quick=quick).cells()}
-    found = {(record["experiment"], record["setting"]) for record in all_records(data, quick)}
-    assert {place for place in found if place[0] != "equal-error"} <= wanted
+    wanted = {cell.experiment for cell in grid(data, quick=quick).cells()}
+    assert {record["experiment"] for record in all_records(data, quick)} <= {*wanted, *BESIDES}
 
 
 @every_data
@@ -139,11 +145,26 @@ def test_records_belong_to_experiments_of_the_data(data: str, quick: bool) -> No
 def test_tasks_are_different_and_so_are_their_files(data: str, quick: bool, tmp_path: Path) -> None:
     everything = tasks(data, quick=quick)
     assert len(set(everything)) == len(everything)
+    problem = make_small(tmp_path)
     for setting in grid(data, quick=quick).settings:
         here = [task for task in everything if task.setting == setting]
-        assert len({task.path(tmp_path, "key", "cpu") for task in here}) == len(here)
-        both = {task: {task.path(tmp_path, "key", device) for device in ("cpu", "cuda", "cuda:0")} for task in here}
-        assert all(len(paths) == (2 if task.kind in TIMED else 1) for task, paths in both.items())
+        at = {
+            task: [task.path(Context(tmp_path, scale, device), problem) for device in ("cpu", "cuda", "cuda:0")]
+            for task in here
+            for scale in (QUICK if quick else FULL,)
+        }
+        assert len({paths[0] for paths in at.values()}) == len(here)
+        assert all(len(set(paths)) == (2 if task.kind in TIMED else 1) for task, paths in at.items())
+
+
+@pytest.mark.parametrize(
+    "method", [method for method in study.FITS if method not in ("cortx-paper-ce", "cortx-budget")]
+)
+def test_other_settings_are_another_result(method: str, tmp_path: Path) -> None:
+    problem, task = make_small(tmp_path), Task("fit", "census", AUTHORS, method, 0.25, 0)
+    kept = [task.path(Context(tmp_path, scale), problem) for scale in (FULL, QUICK, replace(FULL, shorter=2))]
+    assert len(set(kept)) == 3
+    assert task.path(Context(tmp_path, FULL, threads=5), problem) == kept[0]
 
 
 @every_data
@@ -451,8 +472,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Problem:
 @pytest.fixture
 def context(small: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     """All tasks are about the small problem; results go to a new folder, labels are shared."""
-    monkeypatch.setattr(study, "problem_of", lambda data, setting, context: small)
-    return Context(tmp_path, BRIEF)
+    for module in (study, run):
+        monkeypatch.setattr(module, "problem_of", lambda data, setting, context: small)
+    return Context(tmp_path, QUICK)
+
+
+@pytest.fixture
+def brief(context: Context) -> Context:
+    return replace(context, scale=BRIEF)
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, method: str) -> list[Task]:
@@ -485,8 +512,8 @@ def test_a_task_is_done_once(context: Context, monkeypatch: pytest.MonkeyPatch) 
     do(replace(task, seed=1), context)
     assert [call.seed for call in calls] == [0, 1]
     assert sorted(path.suffix for path in context.folder.rglob("*") if path.is_file()) == [".json", ".json"]
-    assert [result["task"]["seed"] for result in kept_results(context.folder, "census")] == [0, 1]
-    assert kept_results(context.folder, "bankruptcy") == []
+    assert kept_results("census", context.folder, quick=True) == [first]  # the quick study has one seed
+    assert kept_results("census", context.folder) == kept_results("bankruptcy", context.folder) == []
 
 
 def test_scores_are_those_of_all_test_rows(small: Problem, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,17 +562,19 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, full_disk: None) -> None:
     assert not new.exists()
 
 
-def test_a_kill_in_the_middle_of_writing_leaves_no_result(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_in_the_middle_of_writing_leaves_no_result(
+    small: Problem, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What lies under a temporary name counts for nothing, and the next run replaces it."""
     calls = count_calls(monkeypatch, "l2x")
     task = Task("fit", "census", AUTHORS, "l2x", None, 0)
-    path = task.path(context.folder, study.problem_of("census", AUTHORS, context).key, "cpu")
+    path = task.path(context, small)
     path.parent.mkdir(parents=True)
     path.with_suffix(f".tmp{os.getpid()}").write_text('{"task": {"ki')
-    assert kept_results(context.folder, "census") == []
+    assert kept_results("census", context.folder, quick=True) == []
     result = do(task, context)
     assert calls == [task]
-    assert kept_results(context.folder, "census") == [result]
+    assert kept_results("census", context.folder, quick=True) == [result]
 
 
 def form(result: Result) -> Any:
@@ -560,8 +589,8 @@ REAL = [task for task in tasks("census", quick=True) if task.at != 0.05 and task
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", REAL, ids=lambda task: f"{task.kind}-{task.method}")
-def test_tasks_give_results_of_this_form(task: Task, small: Problem, context: Context) -> None:
-    result = do(task, context)
+def test_tasks_give_results_of_this_form(task: Task, small: Problem, brief: Context) -> None:
+    result = do(task, brief)
     expected = made_up(task, quick=True)
     assert set(expected) <= set(result)
     if task.kind == "theorems":
@@ -569,7 +598,7 @@ def test_tasks_give_results_of_this_form(task: Task, small: Problem, context: Co
         assert set(form(result)) == set(THEOREMS)
     else:
         assert form(result) == form(expected)
-    assert result == json.loads(task.path(context.folder, small.key, "cpu").read_text())
+    assert result == json.loads(task.path(brief, small).read_text())
     assert (result["evaluations"] is None) == (expected["evaluations"] is None)
     for point in points(result):
         assert math.isfinite(point.value)
@@ -577,9 +606,9 @@ def test_tasks_give_results_of_this_form(task: Task, small: Problem, context: Co
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["cortx", "supervised-mse", "cortx-paper"])
-def test_labels_are_part_of_the_price(method: str, small: Problem, context: Context) -> None:
+def test_labels_are_part_of_the_price(method: str, small: Problem, brief: Context) -> None:
     """Of a share of the rows, as if nothing had been kept: what all methods are compared by."""
-    result = do(Task("fit", "census", AUTHORS, method, 0.25, 0), context)
+    result = do(Task("fit", "census", AUTHORS, method, 0.25, 0), brief)
     index = small.chosen(0.25, 0)
     labels = cortx.shapley(small.game, small.x_train[index], "exact", progress=False)
     assert result["evaluations"] >= labels.evaluations

@@ -137,7 +137,7 @@ class CoRTX:
             n_labels=None if n_labels is None else int(n_labels),
             budget=budget,
             seed=int(self.seed),
-            device=_device(self.device),
+            device=usable_device(self.device),
             folder=None if checkpoint is None else Path(checkpoint),
             show=progress,
         )
@@ -194,7 +194,7 @@ class CoRTX:
 
     def to(self, device: str) -> CoRTX:
         """Moves the network to another device, such as "cuda"; it explains there from now on."""
-        self.fitted.network.to(_device(device))
+        self.fitted.network.to(usable_device(device))
         self.device = device
         return self
 
@@ -509,10 +509,10 @@ class CoRTX:
         return f"CoRTX({settings})"
 
 
-def _device(name: str) -> str:
-    """The name, if torch can put a tensor there."""
+def usable_device(name: str) -> str:
+    """The name, if torch can compute there; rows are held in float64, which not every device has."""
     try:
-        torch.empty(0, device=name)
+        torch.empty(0, device=name, dtype=torch.float64)
     except (RuntimeError, AssertionError, TypeError) as error:
         raise InputError(f"device must be a device that torch can use here, such as 'cpu', got {name!r}") from error
     return name

@@ -79,8 +79,9 @@ def _study(data: Data, out: Path | None, quick: bool, device: str, workers: int 
 
     out = Path(f"paper-{data}{'-quick' if quick else ''}") if out is None else out
     workers = min(MOST_WORKERS, cores()) if workers is None else workers
+    where = _device(device)
     check_libraries(data, quick=quick)
-    records = run_study(data, out / "work", quick=quick, device=_device(device), workers=workers)
+    records = run_study(data, out / "work", quick=quick, device=where, workers=workers)
     written = write_results(records, data, out, quick=quick)
     console = Console()
     for metric in ("l2", "rank_accuracy"):
@@ -90,8 +91,8 @@ def _study(data: Data, out: Path | None, quick: bool, device: str, workers: int 
 
 
 def _device(name: str) -> str:
-    if name != "auto":
-        return name
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    from cortx.explainer.explainer import usable_device
+
+    return usable_device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")

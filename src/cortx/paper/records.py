@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def _cpu_lines() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+@cache
 def versions() -> str:
     found = [f"python {platform.python_version()}", f"cortx-explain {__version__}"]
     for name in LIBRARIES:

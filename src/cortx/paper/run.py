@@ -18,7 +18,7 @@ import torch
 
 from cortx.errors import need
 from cortx.paper.equal_error import equal_error
-from cortx.paper.grid import ABLATION, OF_VALUES, grid
+from cortx.paper.grid import ABLATION, AUTHORS, OF_VALUES, grid
 from cortx.paper.problems import IntArray, Part
 from cortx.paper.records import cores, record, write_json
 from cortx.paper.study import FULL, KINDS, QUICK, SHARE, TIMED, Context, Task, do, problem_of, tasks
@@ -131,6 +131,8 @@ class Point(NamedTuple):
     metric: str
     at: float | None
     value: float
+    evaluations: float | None = None
+    """Of this point, where its task has several."""
 
 
 def records_of(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -142,7 +144,8 @@ def records_of(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             device = result["device"] if point.metric in TIMES else None
             found = groups[(task["data"], task["setting"], *point[:4], device)]
             if all(other["task"]["seed"] != task["seed"] for _, other in found):  # the same on another device
-                found.append((point.value, result))
+                spent = result["evaluations"] if point.evaluations is None else point.evaluations
+                found.append((point.value, result | {"evaluations": spent}))
     records = [_record(key, sorted(found, key=lambda one: one[1]["task"]["seed"])) for key, found in groups.items()]
     return records + equal_error(records)
 
@@ -178,7 +181,8 @@ def points(result: dict[str, Any]) -> Iterator[Point]:
     if task.kind == "permutations":
         for found in result["points"]:
             for metric in ("l2", "squared_l2", "rank_accuracy", "seconds_per_row"):
-                yield Point("permutations", found["method"], metric, found["at"], found[metric])
+                spent = found["evaluations_per_row"]
+                yield Point("permutations", found["method"], metric, found["at"], found[metric], spent)
         return
     for method, scores in result["scores"].items():
         if task.kind == "fit":
@@ -188,7 +192,7 @@ def points(result: dict[str, Any]) -> Iterator[Point]:
                 yield Point("throughput", method, metric, task.at, scores.get(metric, math.nan))
         elif task.kind == "throughput":
             yield Point("throughput", method, "rows_per_second", None, scores["rows_per_second"])
-            if method in ("cortx", "cortx-paper-mse") and grid(task.data).permutations:
+            if method in ("cortx", "cortx-paper-mse") and task.setting == AUTHORS:
                 yield Point("permutations", method, "seconds_per_row", None, 1 / scores["rows_per_second"])
         elif task.kind == "noise":
             yield from (Point("noise", method, metric, None, value) for metric, value in scores.items())
@@ -205,6 +209,7 @@ def _of_fit(task: Task, method: str, scores: dict[str, float], scale: str) -> It
         yield from (Point(experiment, name, metric, at, scores[metric]) for metric in metrics if metric in scores)
 
     plan = grid(task.data, quick=scale == "quick")
+    first = task.setting == plan.settings[0]
     every = (*OF_VALUES, "rank_accuracy")
     shown = method.replace("cortx-paper-random", "random").replace("cortx-paper-farthest", "farthest")
     if shown in ABLATION:
@@ -222,11 +227,11 @@ def _of_fit(task: Task, method: str, scores: dict[str, float], scale: str) -> It
     yield from everywhere("labels", method, task.at, every)
     if task.at in (SHARE, None):
         yield from everywhere("throughput", method, None, ("l2", "rank_accuracy"))
-        if plan.l2x and method.startswith("cortx"):
+        if plan.l2x and first and method.startswith("cortx"):
             yield from everywhere("l2x", method, None, ("rank_accuracy", "faithfulness"))
-        if plan.permutations and method in ("cortx", "cortx-paper-mse"):
+        if plan.permutations and first and method in ("cortx", "cortx-paper-mse"):
             yield from everywhere("permutations", method, None, ("l2", "squared_l2"))
-    if method.startswith("cortx-paper-") and plan.ablation:
+    if method.startswith("cortx-paper-") and plan.ablation and first:
         yield from everywhere("ablation", f"compact-{method.rpartition('-')[2]}", task.at, every)
 
 

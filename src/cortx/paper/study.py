@@ -407,6 +407,7 @@ def _sampling(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
 def _throughput(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
     """Rows per second of the amortized methods; it depends on a network's shape, so each is trained for a moment."""
     short = replace(context, scale=replace(context.scale, shorter=10**6))
+    torch.set_num_threads(1)  # many tiny operations
     about = replace(task, kind="fit", at=min(0.05, 500 / len(problem.x_train)))
     explain: dict[str, Callable[..., Explanation]] = {}
     for method in (
@@ -418,9 +419,10 @@ def _throughput(task: Task, problem: Problem, context: Context) -> dict[str, Any
         "supervised-strong",
     ):
         explain[method] = FITS[method](replace(about, method=method), problem, short)[0]
-    least = 40 * len(problem.x_train) + 1_000_000
+    least = 4 * len(problem.x_train) + 50_000
     for method in ("fastshap", "fastshap-strong"):
         explain[method] = FITS[method](replace(about, method=method, at=least), problem, short)[0]
+    torch.set_num_threads(context.threads)
     spent = problem.game.evaluations
     rows = np.concatenate([problem.x_test] * max(1, 20_000 // len(problem.x_test)))
     outputs = problem.game.outputs_of(problem.game.rows(rows).table)[:, 0]

@@ -45,7 +45,7 @@ class Step:
         self._result = torch.zeros(())
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Does the step; gives the loss before it."""
+        """Does the step; gives the loss before it (on a GPU in a tensor that the next step overwrites)."""
         if self.parameters[0].device.type != "cuda":
             return self._eager(inputs)
         with torch.cuda.device(self.parameters[0].device):  # graphs belong to the device that is current
