@@ -14,7 +14,7 @@ app = typer.Typer(
     name="paper",
     help="Rerun the paper's tabular experiments, with its rivals: JSON, tables and figures.\n\n"
     "[bold]--quick[/bold] is a check of the machinery in a few minutes on two cores: few rows, short trainings, one "
-    "seed. The whole study takes about a quarter of an hour on one GPU with 16 cores. A study that was stopped goes on "
+    "seed. The whole study takes about half an hour on one GPU with 16 cores. A study that was stopped goes on "
     "where it was.",
     no_args_is_help=True,
     rich_markup_mode="rich",
