@@ -9,6 +9,7 @@ import random
 import resource
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -543,20 +544,22 @@ def test_a_task_that_fails_leaves_nothing(context: Context, monkeypatch: pytest.
     assert calls == [task]
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """No file can grow beyond some hundred bytes, as on a disk that is full."""
+    """No file can grow beyond some hundred bytes, as on a disk that is full (nor what pytest writes: be brief)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_file_is_whole_or_not_there(tmp_path: Path, full_disk: None) -> None:
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     old, new = tmp_path / "old.json", tmp_path / "deep" / "new.json"
     write_json(old, [1, 2])
     for path in (old, new):
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match="File too large"), full_disk():
             write_json(path, list(range(1_000)))
     assert json.loads(old.read_text()) == [1, 2]
     assert not new.exists()
