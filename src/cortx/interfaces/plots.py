@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import InputError, need
+from cortx.drawing import INK, NEUTRAL, log_axis, new_figure, tidy
+from cortx.errors import InputError
 from cortx.explanation import Explanation
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.metrics.inputs import Attributions, as_pair, finite_values
@@ -24,7 +25,7 @@ __all__ = ["agreement", "comparison", "learning_curve", "quality", "summary", "w
 
 Array = npt.NDArray[np.float64]
 
-UP, DOWN, NEUTRAL, INK = "#c8373f", "#2a6fb0", "#9aa3ad", "#30363d"
+UP, DOWN = "#c8373f", "#2a6fb0"
 LOW_TO_HIGH = (DOWN, "#b9a7c9", UP)
 LONGEST_NAME = 28
 MOST_DOTS = 2_000
@@ -68,7 +69,7 @@ def waterfall(
     base = float(base_values[0])
     ends = base + np.cumsum(steps)
     starts = np.concatenate([[base], ends[:-1]])
-    figure = _new_figure("waterfall()", (WATERFALL_WIDTH, 1.9 + 0.42 * len(steps)))
+    figure = new_figure("waterfall()", (WATERFALL_WIDTH, 1.9 + 0.42 * len(steps)))
     axes = figure.add_subplot()
     positions = np.arange(len(steps))
     axes.barh(positions, steps, left=starts, height=0.62, color=[UP if s >= 0 else DOWN for s in steps], zorder=3)
@@ -109,7 +110,7 @@ def waterfall(
     axes.axvline(base, color=NEUTRAL, linewidth=1.0, linestyle="--", zorder=1)
     axes.set_xlabel(f"model output{_output_suffix(chosen, k)}{_whisker_note(chosen, whiskers)}")
     axes.set_title(f"base value = {_number(base)} (dashed)   →   {end_label}", fontsize=10, color=INK)
-    _tidy(axes, grid="x")
+    tidy(axes, grid="x")
     return _finish(figure, path)
 
 
@@ -132,7 +133,7 @@ def summary(
     shown = np.argsort(-strength, kind="stable")[:max_players]
     dots = np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_DOTS)).astype(np.int64))
 
-    figure = _new_figure("summary()", (9.5, 1.7 + 0.42 * len(shown)))
+    figure = new_figure("summary()", (9.5, 1.7 + 0.42 * len(shown)))
     bars, strip = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.7))
     positions = np.arange(len(shown))
     bars.barh(positions, strength[shown], height=0.62, color=INK, alpha=0.75, zorder=3)
@@ -172,8 +173,8 @@ def summary(
             bar.solids.set_alpha(1)
         bar.ax.tick_params(length=0, colors=INK, labelsize=9)
         bar.ax.yaxis.label.set_color(INK)
-    _tidy(bars, grid="x")
-    _tidy(strip, grid="x")
+    tidy(bars, grid="x")
+    tidy(strip, grid="x")
     return _finish(figure, path)
 
 
@@ -196,7 +197,7 @@ def agreement(
     accuracy = rank_accuracy(predicted, truth).reshape(len(first), -1)[:, k].mean()
     dots = np.unique(np.linspace(0, len(x) - 1, min(len(x), 10 * MOST_DOTS)).astype(np.int64))
 
-    figure = _new_figure("agreement()", (5.6, 5.6))
+    figure = new_figure("agreement()", (5.6, 5.6))
     axes = figure.add_subplot()
     low, high = min(x.min(), y.min()), max(x.max(), y.max())
     margin = 0.05 * (high - low) or 0.5
@@ -215,7 +216,7 @@ def agreement(
         color=INK,
     )
     axes.legend(loc="upper left", frameon=False, fontsize=9)
-    _tidy(axes, grid="both")
+    tidy(axes, grid="both")
     return _finish(figure, path)
 
 
@@ -233,7 +234,7 @@ def comparison(
     methods, errors, microseconds = _read_records(records)
     if highlight is not None and highlight not in methods:
         raise InputError(f"highlight must be one of {', '.join(methods)}, got {highlight!r}")
-    figure = _new_figure("comparison()", (9.5, 1.6 + 0.42 * len(methods)))
+    figure = new_figure("comparison()", (9.5, 1.6 + 0.42 * len(methods)))
     left, right = figure.subplots(1, 2, sharey=True)
     colours = [UP if method == highlight else DOWN for method in methods]
     _log_bars(left, errors, colours)
@@ -261,7 +262,7 @@ def learning_curve(
     labels, evaluations, errors = _read_curve(curve)
     if target is not None and not (np.isfinite(target) and target > 0):
         raise InputError(f"target must be a number above 0, got {target}")
-    figure = _new_figure("learning_curve()", (6.8, 4.2))
+    figure = new_figure("learning_curve()", (6.8, 4.2))
     axes = figure.add_subplot()
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -277,8 +278,8 @@ def learning_curve(
             zorder=4,
         )
     seen = errors if target is None else np.append(errors, target)
-    _log_axis(axes.xaxis, evaluations, room=(0.06, 0.12))
-    _log_axis(axes.yaxis, seen, room=(0.08, 0.12))
+    log_axis(axes.xaxis, evaluations, room=(0.06, 0.12), written=_number)
+    log_axis(axes.yaxis, seen, room=(0.08, 0.12), written=_number)
     if target is not None:
         axes.axhline(target, color=UP, linewidth=1.0, linestyle="--", zorder=2)
         axes.annotate(
@@ -297,7 +298,7 @@ def learning_curve(
     fell = f"l2 = {last}" if len(errors) == 1 else f"l2 from {first} to {last}"
     spent = f"{fell} with {int(evaluations[-1]):,} evaluations"
     axes.set_title(spent if title is None else f"{_plain(title, longest=70)}\n{spent}", fontsize=10, color=INK)
-    _tidy(axes, grid="both")
+    tidy(axes, grid="both")
     return _finish(figure, path)
 
 
@@ -309,10 +310,10 @@ def quality(report: QualityReport, title: str | None = None, path: str | Path | 
     """
     rows = f"{report.measures['rows']:,} fresh rows"
     if report.coverage is None or report.bounds is None:
-        figure = _new_figure("quality()", (5.4, 4.6))
+        figure = new_figure("quality()", (5.4, 4.6))
         _draw_errors(figure.add_subplot(), report, report.difficulty, None)
     else:
-        figure = _new_figure("quality()", (10.2, 4.6))
+        figure = new_figure("quality()", (10.2, 4.6))
         left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
         _draw_coverage(left, report)
         _draw_errors(right, report, report.bounds, report.confidence)
@@ -352,7 +353,7 @@ def _draw_coverage(axes: Axes, report: QualityReport) -> None:
         fontsize=10,
         color=INK,
     )
-    _tidy(axes, grid="both")
+    tidy(axes, grid="both")
 
 
 def _draw_errors(axes: Axes, report: QualityReport, expected: Array, confidence: float | None) -> None:
@@ -368,8 +369,8 @@ def _draw_errors(axes: Axes, report: QualityReport, expected: Array, confidence:
     if missed.any():
         axes.scatter(x[seen & missed], y[seen & missed], color=UP, label=f"missed ({missed.sum():,})", **style)
     if seen.any():
-        _log_axis(axes.xaxis, x[seen], room=(0.06, 0.06))
-        _log_axis(axes.yaxis, y[seen], room=(0.06, 0.1))
+        log_axis(axes.xaxis, x[seen], room=(0.06, 0.06), written=_number)
+        log_axis(axes.yaxis, y[seen], room=(0.06, 0.1), written=_number)
     limits = axes.get_xlim()
     line = "error = expected" if confidence is None else f"the {100 * confidence:.4g}% bound"
     axes.plot(limits, limits, color=INK, linewidth=1.0, linestyle="--", zorder=2, label=line, scaley=False)
@@ -386,7 +387,7 @@ def _draw_errors(axes: Axes, report: QualityReport, expected: Array, confidence:
         fontsize=10,
         color=INK,
     )
-    _tidy(axes, grid="both")
+    tidy(axes, grid="both")
 
 
 # What the pictures read from an explanation --------------------------------------------------------------
@@ -561,14 +562,6 @@ def _check_count(name: str, count: int) -> None:
 # How the pictures look -----------------------------------------------------------------------------------
 
 
-def _new_figure(why: str, size: tuple[float, float]) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise need("matplotlib", why, "plots") from error
-    return Figure(figsize=size, layout="constrained", facecolor="white")
-
-
 def _colour_map() -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -604,21 +597,6 @@ def _spread(places: Array, share: float) -> list[int]:
     return kept if len(places) == 1 else [*kept, len(places) - 1]
 
 
-def _log_axis(axis: Any, numbers: Array, room: tuple[float, float]) -> None:
-    """Limits around numbers with room at both ends, and ticks with plain numbers, more of them over fewer decades."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    low, high = np.log10(numbers.min()), np.log10(numbers.max())
-    narrow = max(0.0, 0.3 - (high - low)) / 2
-    low, high = low - narrow, high + narrow
-    span = high - low
-    axis.set_view_interval(10 ** (low - room[0] * span), 10 ** (high + room[1] * span), ignore=True)
-    subs = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if span < 0.8 else (1.0, 2.0, 5.0) if span < 2 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda number, _: _number(number)))
-    axis.set_minor_locator(NullLocator())
-
-
 def _log_bars(axes: Axes, numbers: Array, colours: list[str]) -> None:
     """Bars from a power of ten below the smallest positive number; zeros are only written."""
     positive = numbers[numbers > 0]
@@ -630,23 +608,11 @@ def _log_bars(axes: Axes, numbers: Array, colours: list[str]) -> None:
             axes.barh(position, number - floor, left=floor, height=0.62, color=colour, zorder=3)
         _bar_text(axes, number if number > 0 else floor, position, _number(number))
     axes.set_xlim(floor, top * (top / floor) ** 0.25)
-    _tidy(axes, grid="x")
+    tidy(axes, grid="x")
 
 
 def _bar_text(axes: Axes, x: float, y: float, text: str) -> None:
     axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=INK)
-
-
-def _tidy(axes: Axes, grid: Literal["both", "x"]) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(NEUTRAL)
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    axes.grid(axis=grid, color="#e6e9ec", linewidth=0.8, zorder=0)
-    axes.set_axisbelow(True)
 
 
 def _finish(figure: Figure, path: str | Path | None) -> Figure:

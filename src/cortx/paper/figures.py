@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import InputError, need
+from cortx.drawing import INK, log_axis, new_figure, tidy
+from cortx.errors import InputError
 from cortx.paper.grid import (
     ABLATION,
     AMORTIZED,
@@ -54,7 +55,6 @@ Array = npt.NDArray[np.float64]
 Place = tuple[str, str]
 """A data set and a setting."""
 
-INK, NEUTRAL, PALE = "#30363d", "#9aa3ad", "#e6e9ec"
 TITLES = {"census": "Census", "bankruptcy": "Bankruptcy"}
 AXES = {
     "l2": "mean l2 error (log scale, less is better)",
@@ -142,7 +142,7 @@ def ablation(records: Sequence[Record], place: Place | None = None) -> Figure:
     places = _places(records, None if place is None else [place])[:1]
     [(data, setting)] = places
     here = select(records, data=data, setting=setting)
-    figure = _new_figure("ablation()", (2 * PANEL[0], PANEL[1] + 0.7))
+    figure = new_figure("ablation()", (2 * PANEL[0], PANEL[1] + 0.7))
     pair = figure.subplots(1, 2)
     for axes, head, metric, title in zip(
         pair, ("-mse", "-ce"), ("l2", "rank_accuracy"), ("attribution (MSE head)", "ranking (CE head)"), strict=True
@@ -192,7 +192,7 @@ def permutations(records: Sequence[Record], place: Place | None = None) -> Figur
     records = _of("permutations", records)
     [(data, setting)] = _places(records, None if place is None else [place])[:1]
     here = select(records, data=data, setting=setting)
-    figure = _new_figure("permutations()", (2 * PANEL[0], PANEL[1] + 1.4))
+    figure = new_figure("permutations()", (2 * PANEL[0], PANEL[1] + 1.4))
     left, right = figure.subplots(1, 2, sharey=True)
     for method in (*SAMPLING, *PEERS, "cortx"):
         errors = select(here, method=method, metric="squared_l2")
@@ -230,7 +230,7 @@ def theorems(records: Sequence[Record], places: Sequence[Place] | None = None) -
         for place in places
         if select(records, data=place[0], setting=place[1], method=method, metric="left_median")
     ]
-    figure = _new_figure("theorems()", (9.5, 1.6 + 0.68 * len(found)))
+    figure = new_figure("theorems()", (9.5, 1.6 + 0.68 * len(found)))
     axes = figure.add_subplot()
     reached: list[float] = []
     for height, (method, (data, setting)) in enumerate(found):
@@ -261,10 +261,10 @@ def theorems(records: Sequence[Record], places: Sequence[Place] | None = None) -
     axes.set_ylim(len(found) - 0.5, -0.6)
     known = np.array([value for value in reached if value > 0])
     if known.size:
-        _log_axis(axes.xaxis, known, room=(0.08, 0.08))
+        log_axis(axes.xaxis, known, room=(0.08, 0.08), written=_short)
     axes.set_xlabel("median over rows (log scale): filled, left side (what is bounded); hollow, right side (the bound)")
     axes.set_title("The theorems' inequalities, measured", fontsize=12, color=INK)
-    _tidy(axes)
+    tidy(axes)
     axes.grid(visible=False, axis="y")
     return figure
 
@@ -276,7 +276,7 @@ def theorem_sides(sides: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]) -> F
     """
     if not sides:
         raise InputError("sides is empty; give at least one {'theorem-1-shapley': (left, right)}")
-    figure = _new_figure("theorem_sides()", (8.0, 4.2))
+    figure = new_figure("theorem_sides()", (8.0, 4.2))
     axes = figure.add_subplot()
     reached = []
     for method, pair in sides.items():
@@ -291,12 +291,12 @@ def theorem_sides(sides: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]) -> F
             reached.append(ordered)
     axes.set_xscale("log")
     if reached:
-        _log_axis(axes.xaxis, np.concatenate(reached), room=(0.03, 0.03))
+        log_axis(axes.xaxis, np.concatenate(reached), room=(0.03, 0.03), written=_short)
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}%")
     axes.set_xlabel("either side of the inequality (log scale)")
     axes.set_ylabel("share of rows below")
     _legend_of_panel(axes)
-    _tidy(axes)
+    tidy(axes)
     return figure
 
 
@@ -399,20 +399,12 @@ def _slug(place: Place) -> str:
 Panels = list[tuple[Place, str, "Axes"]]
 
 
-def _new_figure(why: str, size: tuple[float, float]) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise need("matplotlib", why, "plots") from error
-    return Figure(figsize=size, layout="constrained", facecolor="white")
-
-
 def _panels(why: str, places: Sequence[Place], metrics: Sequence[str]) -> tuple[Figure, Panels]:
     """A column for each place and a row for each metric; one place has its metrics side by side."""
     across = len(places) == 1
     rows, columns = (1, len(metrics)) if across else (len(metrics), len(places))
     width = PANEL[0] * columns if columns > 1 else 7.0
-    figure = _new_figure(why, (width, PANEL[1] * rows + 1.3))
+    figure = new_figure(why, (width, PANEL[1] * rows + 1.3))
     grid = figure.subplots(rows, columns, squeeze=False)
     panels: Panels = []
     for i, metric in enumerate(metrics):
@@ -519,10 +511,10 @@ def _finish_panel(axes: Axes, across: str, metric: str) -> None:
         positive = values[values > 0]
         if name in LOGARITHMIC and positive.size:
             set_scale("log")
-            _log_axis(axis, positive, room=(0.08, 0.1))
+            log_axis(axis, positive, room=(0.08, 0.1), written=_short)
     axes.set_xlabel(AXES.get(across, across))
     axes.set_ylabel(AXES[metric])
-    _tidy(axes)
+    tidy(axes)
 
 
 def _seen(lines: Sequence[Any], which: int, axes: Axes) -> Array:
@@ -571,21 +563,6 @@ def _legend_of_panel(axes: Axes) -> None:
     axes.legend(fontsize=9, facecolor="white", edgecolor="none", framealpha=0.85, labelcolor=INK, handlelength=2.6)
 
 
-def _log_axis(axis: Any, numbers: Array, room: tuple[float, float]) -> None:
-    """Limits around numbers with room at both ends, and ticks with plain numbers, more of them over fewer decades."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    low, high = np.log10(numbers.min()), np.log10(numbers.max())
-    narrow = max(0.0, 0.3 - (high - low)) / 2
-    low, high = low - narrow, high + narrow
-    span = high - low
-    axis.set_view_interval(10 ** (low - room[0] * span), 10 ** (high + room[1] * span), ignore=True)
-    subs = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if span < 0.8 else (1.0, 2.0, 5.0) if span < 2 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    axis.set_minor_locator(NullLocator())
-
-
 def _short(value: float) -> str:
     """A number as people say it: 0.002, 350, 20,000, 3 M; powers of ten where that is too long."""
     if not math.isfinite(value):
@@ -599,15 +576,3 @@ def _short(value: float) -> str:
         if size >= unit:
             return f"{value / unit:.3g}{name}"
     return f"{value:,.0f}" if size >= 100 else f"{value:.2g}" if size >= 10 else f"{value:.3g}"
-
-
-def _tidy(axes: Axes) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(NEUTRAL)
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    axes.grid(axis="both", color=PALE, linewidth=0.8, zorder=0)
-    axes.set_axisbelow(True)
