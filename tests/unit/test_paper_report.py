@@ -276,17 +276,6 @@ def test_speeds_of_one_device_are_drawn(records: Records) -> None:
     assert set(lines_of(slower, "cortx")[0].get_xdata()) != {9e6}
 
 
-def test_both_sides_of_an_inequality() -> None:
-    pytest.importorskip("matplotlib")
-    left, right = np.array([0.0, 1.0, 3.0, 2.0]), np.array([10.0, 30.0, 20.0, 40.0])
-    axes = figures.theorem_sides({"theorem-2": (left, right)}).axes[0]
-    first, second = axes.get_lines()
-    np.testing.assert_allclose(first.get_xdata(), [1, 2, 3])
-    np.testing.assert_allclose(second.get_ydata(), [0.25, 0.5, 0.75, 1])
-    with pytest.raises(InputError, match="empty"):
-        figures.theorem_sides({})
-
-
 def test_what_cannot_be_drawn_says_why(records: Records, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(InputError, match="'ablation'; run it first"):

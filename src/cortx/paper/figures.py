@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,7 +46,6 @@ __all__ = [
     "permutations",
     "save",
     "supervised",
-    "theorem_sides",
     "theorems",
     "throughput",
 ]
@@ -266,37 +265,6 @@ def theorems(records: Sequence[Record], places: Sequence[Place] | None = None) -
     axes.set_title("The theorems' inequalities, measured", fontsize=12, color=INK)
     tidy(axes)
     axes.grid(visible=False, axis="y")
-    return figure
-
-
-def theorem_sides(sides: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]) -> Figure:
-    """Of each named inequality: the share of rows whose left (solid) and right (dashed) side is below a number.
-
-    `sides` is {method of METHODS: (left (rows,), right (rows,))}.
-    """
-    if not sides:
-        raise InputError("sides is empty; give at least one {'theorem-1-shapley': (left, right)}")
-    figure = new_figure("theorem_sides()", (8.0, 4.2))
-    axes = figure.add_subplot()
-    reached = []
-    for method, pair in sides.items():
-        for values, line, side in zip(pair, ("-", "--"), ("left", "right"), strict=True):
-            ordered = np.sort(np.asarray(values, dtype=np.float64).ravel())
-            ordered = ordered[ordered > 0]  # zero has no place on a log scale
-            if not ordered.size:
-                continue
-            share = np.arange(1, len(ordered) + 1) / len(ordered)
-            label = f"{METHODS[method].name}, {side} side"
-            axes.step(ordered, share, where="post", color=METHODS[method].colour, linestyle=line, label=label)
-            reached.append(ordered)
-    axes.set_xscale("log")
-    if reached:
-        log_axis(axes.xaxis, np.concatenate(reached), room=(0.03, 0.03), written=_short)
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}%")
-    axes.set_xlabel("either side of the inequality (log scale)")
-    axes.set_ylabel("share of rows below")
-    _legend_of_panel(axes)
-    tidy(axes)
     return figure
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from cortx.errors import InputError
 from cortx.explanation import Explanation
 from cortx.games import Game
-from cortx.metrics import l2_distance, rank_accuracy, squared_l2
 from cortx.paper.grid import PEERS, SAMPLING
+from cortx.paper.problems import closeness
 from cortx.rivals import RIVALS, Rival
 from cortx.rivals.sampled import Sampled
 
@@ -86,11 +86,5 @@ def _timed(rival: Rival, rows: Any) -> tuple[float, float, Explanation]:
 
 def _scores(explanation: Explanation, exact: Any) -> dict[str, Any]:
     n_rows = len(explanation)
-    values, known = explanation.values, exact[:n_rows]
-    return {
-        "squared_l2": float(squared_l2(values, known).mean()),
-        "l2": float(l2_distance(values, known).mean()),
-        "rank_accuracy": float(rank_accuracy(values, known).mean()),
-        "evaluations_per_row": explanation.evaluations / n_rows,
-        "rows": n_rows,
-    }
+    costs = {"evaluations_per_row": explanation.evaluations / n_rows, "rows": n_rows}
+    return closeness(explanation, exact[:n_rows]) | costs

@@ -16,8 +16,9 @@ from torch import nn
 from cortx.errors import InputError
 from cortx.explainer.labels import Labels
 from cortx.explainer.store import Ask, LabelStore, averaged
+from cortx.explanation import Explanation
 from cortx.games import Game
-from cortx.metrics import single_drops
+from cortx.metrics import l2_distance, rank_accuracy, single_drops, squared_l2
 from cortx.paper.bankruptcy import load_bankruptcy
 from cortx.paper.census import load_adult, load_census
 from cortx.paper.grid import AUTHORS, LOG_ODDS, WORDS
@@ -114,6 +115,15 @@ class Problem:
         drops = single_drops(self.game, self.x_test)
         self.game.evaluations = spent
         return drops
+
+
+def closeness(shown: Explanation | Array, truth: Array) -> dict[str, float]:
+    """Means over rows of the distances to labels, and of Rank ACC."""
+    return {
+        "l2": float(l2_distance(shown, truth).mean()),
+        "squared_l2": float(squared_l2(shown, truth).mean()),
+        "rank_accuracy": float(rank_accuracy(shown, truth).mean()),
+    }
 
 
 def relative_error(labels: Labels) -> float:

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import math
 import multiprocessing
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,9 +17,9 @@ import torch
 
 from cortx.errors import need
 from cortx.paper.equal_error import equal_error
-from cortx.paper.grid import ABLATION, AUTHORS, OF_VALUES, grid
+from cortx.paper.grid import ABLATION, AUTHORS, OF_VALUES, ONE_PASS, grid
 from cortx.paper.problems import IntArray, Part
-from cortx.paper.records import cores, record, write_json
+from cortx.paper.records import cores, record, write_json, write_text
 from cortx.paper.study import FULL, KINDS, QUICK, SHARE, TIMED, Context, Task, do, problem_of, tasks
 from cortx.progress import progress_bar
 
@@ -192,7 +191,7 @@ def points(result: dict[str, Any]) -> Iterator[Point]:
                 yield Point("throughput", method, metric, task.at, scores.get(metric, math.nan))
         elif task.kind == "throughput":
             yield Point("throughput", method, "rows_per_second", None, scores["rows_per_second"])
-            if method in ("cortx", "cortx-paper-mse") and task.setting == AUTHORS:
+            if method in ONE_PASS and task.setting == AUTHORS:
                 yield Point("permutations", method, "seconds_per_row", None, 1 / scores["rows_per_second"])
         elif task.kind == "noise":
             yield from (Point("noise", method, metric, None, value) for metric, value in scores.items())
@@ -229,7 +228,7 @@ def _of_fit(task: Task, method: str, scores: dict[str, float], scale: str) -> It
         yield from everywhere("throughput", method, None, ("l2", "rank_accuracy"))
         if plan.l2x and first and method.startswith("cortx"):
             yield from everywhere("l2x", method, None, ("rank_accuracy", "faithfulness"))
-        if plan.permutations and first and method in ("cortx", "cortx-paper-mse"):
+        if plan.permutations and first and method in ONE_PASS:
             yield from everywhere("permutations", method, None, ("l2", "squared_l2"))
     if method.startswith("cortx-paper-") and plan.ablation and first:
         yield from everywhere("ablation", f"compact-{method.rpartition('-')[2]}", task.at, every)
@@ -244,8 +243,5 @@ def write_results(records: Sequence[dict[str, Any]], data: str, out: str | Path,
 
     out = Path(out)
     found = [write_json(out / f"{data}.json", list(records))]
-    text = out / f"{data}.md"
-    temporary = text.with_suffix(f".tmp{os.getpid()}")
-    temporary.write_text(tables.render(records, data, quick=quick), encoding="utf-8")
-    temporary.replace(text)
-    return [*found, text, *figures.draw_all(records, out)]
+    found.append(write_text(out / f"{data}.md", tables.render(records, data, quick=quick)))
+    return [*found, *figures.draw_all(records, out)]

@@ -22,10 +22,10 @@ from cortx.errors import BudgetError
 from cortx.estimators.shapley import shapley
 from cortx.explainer.explainer import CoRTX
 from cortx.explanation import Explanation
-from cortx.metrics import faithfulness, l2_distance, rank_accuracy, squared_l2, throughput
+from cortx.metrics import faithfulness, throughput
 from cortx.paper import permutations, theorems
-from cortx.paper.grid import PEERS, SAMPLING, Grid, grid
-from cortx.paper.problems import Problem, make_problem, relative_error
+from cortx.paper.grid import LABELLED, PEERS, SAMPLING, UNLABELLED, Grid, grid
+from cortx.paper.problems import Problem, closeness, make_problem, relative_error
 from cortx.paper.records import hardware, versions, write_json
 from cortx.rivals.fastshap import FastSHAP, PublishedSettings, StrongSettings
 from cortx.rivals.l2x import L2X, L2XSettings
@@ -174,20 +174,10 @@ def do(task: Task, context: Context) -> dict[str, Any]:
 
 def scored(problem: Problem, explanation: Explanation, ranking_only: bool = False) -> dict[str, float]:
     """Against the labels of all test rows; a ranking head's answer counts where there is one."""
-    truth = problem.truth
-    scores = {"rank_accuracy": float(rank_accuracy(explanation, truth_as(explanation, truth)).mean())}
+    scores = closeness(explanation, problem.truth)
     if ranking_only:
-        return scores
-    return scores | {
-        "l2": float(l2_distance(explanation.values, truth).mean()),
-        "squared_l2": float(squared_l2(explanation.values, truth).mean()),
-        "faithfulness": float(faithfulness(explanation.values, problem.drops).mean()),
-    }
-
-
-def truth_as(explanation: Explanation, truth: Any) -> Explanation:
-    """Labels under the names of an explanation."""
-    return Explanation(truth, np.zeros(len(truth)), explanation.feature_names)
+        return {"rank_accuracy": scores["rank_accuracy"]}
+    return scores | {"faithfulness": float(faithfulness(explanation.values, problem.drops).mean())}
 
 
 def _fit(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
@@ -202,11 +192,9 @@ def _fit(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
         scores = {name: scored(problem, explanation)}
     else:
         by_value = replace(explanation, predicted_ranking=None)
-        scores = {f"{name}-ce": scored(problem, explanation, ranking_only=True)}
-        if name == "supervised-ce":
-            scores = {name: scores[f"{name}-ce"]}
-        else:
-            scores[f"{name}-mse"] = scored(problem, by_value)
+        ranked = scored(problem, explanation, ranking_only=True)
+        both = {f"{name}-ce": ranked, f"{name}-mse": scored(problem, by_value)}
+        scores = {name: ranked} if name == "supervised-ce" else both
     return {"scores": scores, "evaluations": evaluations, "seconds": seconds}
 
 
@@ -394,13 +382,7 @@ def _sampling(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
         shown = rival.explain(problem.x_test[index])
     except BudgetError as error:
         return {"scores": {task.method: {}}, "reason": str(error), "evaluations": None}
-    truth = problem.truth[index]
-    scores = {
-        "l2": float(l2_distance(shown.values, truth).mean()),
-        "squared_l2": float(squared_l2(shown.values, truth).mean()),
-        "rank_accuracy": float(rank_accuracy(shown.values, truth).mean()),
-        "rows_per_second": len(index) / shown.seconds,
-    }
+    scores = closeness(shown, problem.truth[index]) | {"rows_per_second": len(index) / shown.seconds}
     return {"scores": {task.method: scores}, "evaluations": shown.evaluations / len(index), "seconds": shown.seconds}
 
 
@@ -410,17 +392,10 @@ def _throughput(task: Task, problem: Problem, context: Context) -> dict[str, Any
     torch.set_num_threads(1)  # many tiny operations
     about = replace(task, kind="fit", at=min(0.05, 500 / len(problem.x_train)))
     explain: dict[str, Callable[..., Explanation]] = {}
-    for method in (
-        "cortx",
-        "cortx-paper-mse",
-        "cortx-paper-ce",
-        "supervised-mse",
-        "supervised-ce",
-        "supervised-strong",
-    ):
+    for method in LABELLED:
         explain[method] = FITS[method](replace(about, method=method), problem, short)[0]
     least = 4 * len(problem.x_train) + 50_000
-    for method in ("fastshap", "fastshap-strong"):
+    for method in UNLABELLED:
         explain[method] = FITS[method](replace(about, method=method, at=least), problem, short)[0]
     torch.set_num_threads(context.threads)
     spent = problem.game.evaluations
@@ -429,15 +404,11 @@ def _throughput(task: Task, problem: Problem, context: Context) -> dict[str, Any
     scores: Scores = {}
     for method, one in explain.items():
         # The model's own output is known where explanations are served: it was just predicted.
-        scores[method] = {"rows_per_second": throughput(partial(_explain_known, one, outputs), rows)}
+        scores[method] = {"rows_per_second": throughput(partial(one, outputs=outputs), rows)}
     table = problem.game.rows(rows).table
     model_speed = throughput(lambda _: problem.game.outputs_of(table), rows)
     problem.game.evaluations = spent
     return {"scores": scores, "evaluations": None, "model_rows_per_second": model_speed, "rows": len(rows)}
-
-
-def _explain_known(explain: Callable[..., Explanation], outputs: Any, X: Any) -> Explanation:
-    return explain(X, outputs)
 
 
 def _permutations(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
@@ -482,11 +453,7 @@ def _noise(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
     assert labels.errors is not None
     drawn = numpy_generator(task.seed, "label noise").normal(size=labels.errors[..., 0].shape)
     other = problem.truth + np.sqrt(2) * labels.errors[..., 0] * drawn
-    scores = {
-        "l2": float(l2_distance(other, problem.truth).mean()),
-        "rank_accuracy": float(rank_accuracy(other, problem.truth).mean()),
-        "relative_standard_error": relative_error(labels),
-    }
+    scores = closeness(other, problem.truth) | {"relative_standard_error": relative_error(labels)}
     return {"scores": {"labels": scores}, "evaluations": labels.evaluations}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +32,7 @@ from cortx.paper.grid import (
     same_place,
     select,
 )
+from cortx.paper.records import write_text
 
 __all__ = [
     "PAPER",
@@ -358,13 +358,7 @@ def update(path: str | Path, name: str, text: str) -> Path:
     if old.count(begin) != 1 or old.count(end) != 1 or stop < start:
         raise InputError(f"{path} must have one line {begin!r} and after it one line {end!r}; add them where it goes")
     new = f"{old[: start + len(begin)]}\n\n{text.strip()}\n\n{old[stop:]}"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(new, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    return write_text(path, new)
 
 
 # Cells -------------------------------------------------------------------------------------------------------------
