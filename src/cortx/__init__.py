@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX as CoRTX
     from cortx.explanation import Explanation as Explanation
     from cortx.games.game import Game as Game
+    from cortx.games.players import Patches as Patches
+    from cortx.games.players import Segments as Segments
     from cortx.interfaces import plots as plots
+    from cortx.training.surrogate import Surrogate as Surrogate
 
 # Public name -> where it lives; imported on first use, so that `cortx --help` never waits for torch.
 _LAZY = {
@@ -30,6 +33,9 @@ _LAZY = {
     "CortxError": "cortx.errors:CortxError",
     "Explanation": "cortx.explanation:Explanation",
     "Game": "cortx.games.game:Game",
+    "Patches": "cortx.games.players:Patches",
+    "Segments": "cortx.games.players:Segments",
+    "Surrogate": "cortx.training.surrogate:Surrogate",
     "estimators": "cortx.estimators",
     "load": "cortx.explainer.artifact:load",
     "metrics": "cortx.metrics",
@@ -42,6 +48,9 @@ __all__ = [
     "CortxError",
     "Explanation",
     "Game",
+    "Patches",
+    "Segments",
+    "Surrogate",
     "__version__",
     "estimators",
     "load",

@@ -66,3 +66,29 @@ def uniforms_at(words: npt.NDArray[np.uint64], stream: int, counters: npt.NDArra
         drawn = mix(base + counters.astype(np.uint64) * _GOLDEN)
     drawn >>= np.uint64(11)
     return drawn.astype(np.float64) * 2.0**-53
+
+
+def uniforms_on(words: torch.Tensor, stream: int, count: int) -> torch.Tensor:
+    """`row_uniforms` on the device of `words` (int64 with the bits of the row words), bit for bit: (rows, count)."""
+    import torch
+
+    if words.device.type == "cpu":
+        return torch.from_numpy(row_uniforms(words.numpy().view(np.uint64), stream, 0, count))
+    key = int(mix(np.asarray([stream], dtype=np.uint64)).view(np.int64)[0])
+    base = _mix_tensor(words ^ key)
+    counters = torch.arange(count, device=words.device) * int(_GOLDEN.view(np.int64))
+    drawn = _mix_tensor(base[:, None] + counters)
+    return _shifted(drawn, 11).to(torch.float64) * 2.0**-53
+
+
+def _mix_tensor(words: torch.Tensor) -> torch.Tensor:
+    """`mix` on int64 tensors, whose arithmetic wraps like that of unsigned ones."""
+    words = words + int(_GOLDEN.view(np.int64))
+    words = (words ^ _shifted(words, 30)) * int(_MIX_A.view(np.int64))
+    words = (words ^ _shifted(words, 27)) * int(_MIX_B.view(np.int64))
+    return words ^ _shifted(words, 31)
+
+
+def _shifted(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """A logical shift to the right."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)

@@ -61,6 +61,9 @@ class Table:
     def __len__(self) -> int:
         return int(self.matrix.shape[0])
 
+    def take(self, index: npt.NDArray[np.int64] | slice) -> Table:
+        return Table(self.matrix[index], self.schema)
+
     def row_words(self) -> npt.NDArray[np.uint64]:
         """A 64-bit word for each row that depends on its content alone, not on row, column or code order."""
         words = np.zeros(len(self), dtype=np.uint64)

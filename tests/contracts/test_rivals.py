@@ -18,16 +18,16 @@ from cortx import Game
 from cortx.errors import BudgetError, InputError, MissingDependencyError
 from cortx.paper import permutations as experiment
 from cortx.paper.tables import PAPER
-from cortx.rivals import RIVALS, Rival
+from cortx.rivals import IMAGE_RIVALS, RIVALS, Rival
 
 N = 5
-LEARNED = ("fastshap", "supervised", "l2x")
+LEARNED = ("fastshap", "fastshap-images", "supervised", "l2x")
 OURS = ("kernel", "permutation")
 EXACT = ("kernel", "permutation", "shap-kernel", "shap-exact", "shapiq-kernel")
 """Those that enumerate when the budget allows."""
 COMPILED = ("shap-permutation", "shap-exact")
 """Those whose first call compiles for seconds."""
-SAMPLERS = [name for name in RIVALS if name not in LEARNED]
+SAMPLERS = [name for name in RIVALS if name not in (*LEARNED, *IMAGE_RIVALS)]
 PEERS = [name for name in SAMPLERS if name not in OURS]
 
 

@@ -1,11 +1,15 @@
-"""The paper's tables and the targets trained on them: found, fetched, checked, encoded, learned from, kept."""
+"""The paper's data and the targets trained on the tables: found, fetched, checked, encoded, learned from, kept."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import gzip
+import hashlib
+import io
 import json
 import shutil
+import tarfile
 import threading
 import warnings
 import zipfile
@@ -21,10 +25,15 @@ from cortx.errors import CortxError, InputError
 from cortx.paper import sources, targets
 from cortx.paper.bankruptcy import load_bankruptcy, read_bankruptcy, standardize
 from cortx.paper.census import COLUMNS, DENSE, encode, load_adult
+from cortx.paper.cifar10 import load_cifar10
 from cortx.paper.download import DownloadError
 from cortx.paper.sources import SOURCES, Table, download, find, split_rows
 
-LOADERS: dict[str, Callable[..., Table]] = {"census": load_adult, "bankruptcy": load_bankruptcy}
+LOADERS: dict[str, Callable[..., object]] = {
+    "census": load_adult,
+    "bankruptcy": load_bankruptcy,
+    "cifar10": load_cifar10,
+}
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +118,7 @@ def test_where_data_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_unknown_data_set(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'mnist'; there are: bankruptcy, census"):
+    with pytest.raises(InputError, match="'mnist'; there are: bankruptcy, census, cifar10"):
         download("mnist", tmp_path)
 
 
@@ -186,6 +195,131 @@ def test_a_wrong_zip_is_refused_and_what_was_there_stays(
     with pytest.raises(DownloadError, match=expected.get(fault, "not a whole zip file")):
         download("bankruptcy", tmp_path / "data", url=f"{mirror.address}/set.zip")
     assert {file.name: file.read_text() for file in there.parent.iterdir()} == {"data.csv": "mine"}
+
+
+# An archive of several files, like CIFAR-10's but small
+
+FILES = {
+    f"cifar-10-batches-py/{name}": name.encode() * 9_000 for name in ("data_batch_1", "test_batch", "batches.meta")
+}
+
+
+def _tar(path: Path, members: dict[str, bytes], *links: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        for link in links:
+            archive.addfile(link)
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def small_archive(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A mirror of an archive with three files, which stand for those of CIFAR-10; its address."""
+    readme = {"cifar-10-batches-py/readme.html": b"not wanted", "../outside.txt": b"out", "/tmp/outside.txt": b"out"}
+    archive = _tar(mirror.folder / "set.tar.gz", {**readme, **FILES})
+    files = tuple((name, hashlib.md5(content).hexdigest()) for name, content in FILES.items())
+    checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
+    small = dataclasses.replace(SOURCES["cifar10"], sha256=checksum, files=files, most_bytes=1_000_000)
+    monkeypatch.setitem(sources.SOURCES, "cifar10", small)
+    return f"{mirror.address}/set.tar.gz"
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_the_files_of_an_archive_arrive_once_and_nothing_else_does(
+    small_archive: str, mirror: Mirror, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    for _ in range(2):
+        assert download("cifar10", folder, url=small_archive) == folder / "cifar-10-batches-py"
+        assert _contents(folder) == FILES
+    assert len(mirror.asked) == 1
+    assert find("cifar10", folder) == folder / "cifar-10-batches-py"
+    assert not list(tmp_path.rglob("outside.txt"))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "gone", "left over"])
+def test_a_folder_that_is_not_right_is_mended_and_other_files_stay(
+    small_archive: str, tmp_path: Path, damage: str
+) -> None:
+    folder = tmp_path / "data"
+    path = download("cifar10", folder, url=small_archive)
+    (path / "notes.txt").write_bytes(b"mine")
+    if damage == "left over":  # of an unpacking that was killed
+        (folder / "cifar-10-batches-py.new" / "other").mkdir(parents=True)
+    if damage == "truncated":
+        (path / "test_batch").write_bytes(b"test_b")
+    else:
+        (path / "test_batch").unlink()
+    download("cifar10", folder, url=small_archive)
+    assert _contents(folder) == {**FILES, "cifar-10-batches-py/notes.txt": b"mine"}
+    assert not (folder / "cifar-10-batches-py.new").exists()
+
+
+def test_an_archive_with_another_checksum_is_refused(mirror: Mirror, tmp_path: Path) -> None:
+    _tar(mirror.folder / "set.tar.gz", FILES)
+    with pytest.raises(DownloadError, match="expected 6d958be074577803"):
+        download("cifar10", tmp_path / "data", url=f"{mirror.address}/set.tar.gz")
+    assert _contents(tmp_path / "data") == {}
+
+
+def _link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, target
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("no gzip", "not a whole tar.gz file"),
+        ("no tar", "not a whole tar.gz file"),
+        ("truncated", "not a whole tar.gz file"),
+        ("no member", "has no file cifar-10-batches-py/test_batch; it was removed"),
+        ("another path", "has no file cifar-10-batches-py/test_batch"),
+        ("a symbolic link", "has no file cifar-10-batches-py/test_batch"),
+        ("a hard link", "has no file cifar-10-batches-py/test_batch"),
+        ("a folder", "has no file cifar-10-batches-py/test_batch"),
+        ("another content", "holds other files than CIFAR-10: the MD5 of test_batch is"),
+        ("too large", "unpacks to more than 1,000,000 bytes"),
+        ("too large elsewhere", "unpacks to more than 1,000,000 bytes"),
+    ],
+)
+def test_a_wrong_archive_is_refused_and_what_was_there_stays(
+    fault: str, message: str, small_archive: str, mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checksum, so that it comes to the unpacking."""
+    monkeypatch.setitem(sources.SOURCES, "cifar10", dataclasses.replace(SOURCES["cifar10"], sha256=None))
+    outside = tmp_path / "outside.txt"
+    outside.write_bytes(FILES["cifar-10-batches-py/test_batch"])
+    path, name = mirror.folder / "set.tar.gz", "cifar-10-batches-py/test_batch"
+    without = {key: content for key, content in FILES.items() if key != name}
+    changed: dict[str, Callable[[], object]] = {
+        "no gzip": lambda: path.write_text("<html>Down for maintenance</html>"),
+        "no tar": lambda: path.write_bytes(gzip.compress(b"no tar" * 1_000)),
+        "truncated": lambda: path.write_bytes(path.read_bytes()[:-300]),
+        "no member": lambda: _tar(path, without),
+        "another path": lambda: _tar(path, {**without, f"x/../{name}": FILES[name]}),
+        "a symbolic link": lambda: _tar(path, without, _link(name, str(outside))),
+        "a hard link": lambda: _tar(path, without, _link(name, str(outside), tarfile.LNKTYPE)),
+        "a folder": lambda: _tar(path, without, _link(name, "", tarfile.DIRTYPE)),
+        "another content": lambda: _tar(path, {**FILES, name: b"other"}),
+        "too large": lambda: _tar(path, {**without, name: bytes(1_000_001)}),
+        "too large elsewhere": lambda: _tar(path, {"readme.html": bytes(1_000_001), **FILES}),
+    }
+    changed[fault]()
+    there = tmp_path / "data" / "cifar-10-batches-py"
+    there.mkdir(parents=True)
+    (there / "test_batch").write_text("mine")
+    with pytest.raises(DownloadError, match=message):
+        download("cifar10", tmp_path / "data", url=small_archive)
+    assert _contents(tmp_path / "data") == {name: b"mine"}
+    assert [file.name for file in (tmp_path / "data").iterdir()] == ["cifar-10-batches-py"]
 
 
 # Census

@@ -6,9 +6,20 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import torch
 
-from cortx.seeding import mix, numpy_generator, row_uniforms, stream_seed, text_word, torch_generator
+from cortx.seeding import (
+    _mix_tensor,
+    _shifted,
+    mix,
+    numpy_generator,
+    row_uniforms,
+    stream_seed,
+    text_word,
+    torch_generator,
+    uniforms_on,
+)
 
 
 def test_named_streams_differ_and_repeat() -> None:
@@ -67,3 +78,28 @@ def test_row_uniforms_can_be_drawn_in_slices() -> None:
     whole = row_uniforms(words, 1, 0, 10)
     np.testing.assert_array_equal(row_uniforms(words, 1, 4, 3), whole[:, 4:7])
     np.testing.assert_array_equal(row_uniforms(words[1:2], 1, 0, 10), whole[1:2])
+
+
+HARD_WORDS = np.array([0, 1, 5, 2**31, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1], dtype=np.uint64)
+
+
+def test_uniforms_on_the_cpu_are_those_of_the_rows() -> None:
+    for stream in (0, 7, 2**63 - 1):
+        found = uniforms_on(torch.from_numpy(HARD_WORDS.view(np.int64)), stream, 33)
+        np.testing.assert_array_equal(found, row_uniforms(HARD_WORDS, stream, 0, 33))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_uniforms_on_a_gpu_are_those_of_the_rows() -> None:
+    for stream in (0, 7, 2**63 - 1):
+        found = uniforms_on(torch.from_numpy(HARD_WORDS.view(np.int64)).cuda(), stream, 5000)
+        np.testing.assert_array_equal(found.cpu(), row_uniforms(HARD_WORDS, stream, 0, 5000))
+
+
+def test_signed_tensors_are_mixed_like_unsigned_words() -> None:
+    """What uniforms on other devices are made of."""
+    words = np.concatenate([HARD_WORDS, mix(np.arange(1000, dtype=np.uint64))])
+    tensor = torch.from_numpy(words.view(np.int64))
+    np.testing.assert_array_equal(_mix_tensor(tensor).numpy().view(np.uint64), mix(words))
+    for bits in (1, 11, 30, 63):
+        np.testing.assert_array_equal(_shifted(tensor, bits).numpy().view(np.uint64), words >> np.uint64(bits))

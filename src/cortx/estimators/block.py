@@ -49,6 +49,8 @@ class Block:
     """Masked copies of every row whose labels are wanted too, if they cost nothing."""
     prior: Prior | None = None
     """Of the active players, (rows, n, outputs), where somebody gave one."""
+    own_empty: Array | None = None
+    """v(none) of each row, (rows, outputs), where rows have references of their own."""
 
     @property
     def n_players(self) -> int:
@@ -56,8 +58,8 @@ class Block:
 
     @property
     def empty(self) -> Array:
-        """v(none), (outputs,)."""
-        return self.game.base_values
+        """v(none), (rows, outputs)."""
+        return np.broadcast_to(self.game.base_values, self.full.shape) if self.own_empty is None else self.own_empty
 
     @property
     def total(self) -> Array:

@@ -26,7 +26,7 @@ def enumerate_linear(block: Block, weights: Array) -> Array:
     n = block.n_players
     assert n <= MOST_PLAYERS
     result = np.broadcast_to(weights[n - 1] * block.full[:, None, :], (len(block.rows), n, block.full.shape[1])).copy()
-    result -= weights[0] * block.empty
+    result -= weights[0] * block.empty[:, None, :]
     joins, leaves = np.append(0.0, weights), np.append(weights, 0.0)
     for coalitions in all_coalitions(n):
         size = coalitions.sum(axis=1)
@@ -61,7 +61,7 @@ def _by_potential(block: Block) -> Estimate:
     n, n_rows, n_outputs = block.n_players, len(block.rows), block.full.shape[1]
     values = np.zeros((n_rows, 2**n, n_outputs))  # v(S) - v(none) in binary order
     (coalitions,) = all_coalitions(n)
-    values[:, 1:-1] = block.values(coalitions, distinct=True) - block.empty
+    values[:, 1:-1] = block.values(coalitions, distinct=True) - block.empty[:, None, :]
     values[:, -1] = block.total
     summed = potential(values)
     exact = subgame_shapley(summed, np.ones((n_rows, 1, n), dtype=bool))[:, 0]
@@ -69,5 +69,7 @@ def _by_potential(block: Block) -> Estimate:
         return Estimate(exact, np.zeros_like(exact))
     kept = block.uniforms(block.n_views * n, stream=0).reshape(n_rows, block.n_views, n) < VIEW_KEEP
     codes = (kept * (np.int64(1) << np.arange(n))).sum(axis=2)
-    views = BlockViews(kept, subgame_shapley(summed, kept), values[np.arange(n_rows)[:, None], codes] + block.empty)
+    views = BlockViews(
+        kept, subgame_shapley(summed, kept), values[np.arange(n_rows)[:, None], codes] + block.empty[:, None, :]
+    )
     return Estimate(exact, np.zeros_like(exact), views)

@@ -6,11 +6,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from cortx.errors import InputError
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.coalitions import allocate, pair_count, random_subsets, subsets_of_size
 from cortx.estimators.exact import Exact
+from cortx.estimators.unbiased import contrast_of, draw_pairs_on, on_device, target_of
 from cortx.games.players import coalition_words
 
 Array = npt.NDArray[np.float64]
@@ -20,6 +23,11 @@ BoolArray = npt.NDArray[np.bool_]
 LIST_FACTOR = 4
 REDRAWS = 8
 
+MANY_PLAYERS = 64
+"""Of an image: with more, hardly a pair is drawn twice, and nothing but the values leaves the model's device."""
+SMALLEST_PIVOT = 1e-4
+"""Of a Cholesky factor, over its largest: below, a matrix may be singular and gets its pseudoinverse."""
+
 
 class KernelShap(Estimator):
     """Weighted least squares over random pairs of a coalition and its complement.
@@ -27,7 +35,8 @@ class KernelShap(Estimator):
     Minimises sum of w(S) (v(S) - v(none) - sum of phi over S)^2 with phi adding up to v(all) - v(none), where
     w(S) = 1 / (C(n,s) s (n-s)) (Lundberg and Lee 2017). ``weights`` says how often coalitions are drawn:
     ``"kernel"`` in proportion to w, ``"leverage"`` evenly over sizes (Musco and Witter 2025). No pair is drawn
-    twice; standard errors are those of a regression on a sample without replacement.
+    twice; standard errors are those of a regression on a sample without replacement. Only for images of more than 64
+    players the pairs of ``"leverage"`` are drawn independently, and all of it is done where the model is.
     """
 
     name: ClassVar[str] = "kernel"
@@ -48,6 +57,10 @@ class KernelShap(Estimator):
         if enumerable(n, budget):
             return Exact().estimate(block, budget)
         n_pairs = budget // 2
+        if block.game.of_images and n > MANY_PLAYERS and self.weights == "leverage":
+            pairs = draw_pairs_on(block, n_pairs)
+            values, spread = regress_on(pairs, contrast_of(block, pairs), on_device(block, block.total))
+            return Estimate(values.cpu().numpy(), spread.cpu().numpy())
         expected = expected_pairs(n, n_pairs, self.weights)
         coalitions = draw_pairs(block, expected, n_pairs)
         design, target = paired(block, coalitions, distinct=True)
@@ -179,3 +192,40 @@ def _regress(design: Array, target: Array, weight: Array, inclusion: Array) -> t
     errors = np.sqrt((influence**2).transpose(0, 2, 1) @ spread)
     errors[unknown] = np.nan
     return values - values.mean(axis=1, keepdims=True), errors
+
+
+def regress_on(pairs: Tensor, contrast: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and standard errors, (rows, n, outputs), of pairs whose sizes were drawn evenly, with replacement.
+
+    `_regress` on a device, all rows at once in float64: `pairs` (rows, k, n), `contrast` (rows, k, outputs), `total`
+    (rows, outputs). Evenly drawn, a pair weighs 1 / (s (n-s)), and none is drawn for certain.
+    """
+    n = pairs.shape[2]
+    size = pairs.sum(dim=2).double()
+    target = target_of(pairs, contrast.double(), total.double())
+    design = pairs.double()
+    design -= (size / n)[..., None]
+    weighted = design / (size * (n - size))[..., None]
+    gram = weighted.mT @ design
+    gram += gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None] / n  # along (1, ..., 1) it is zero
+    influence = weighted @ _inverse(gram)
+    del weighted  # the largest tensors are as large as the sort keys of the draws
+    values = influence.mT @ target
+    residual = target - design @ values
+    leverage = design.mul_(influence).sum(dim=2)
+    unknown = (leverage > 1 - 1e-6).any(dim=1) | (leverage.sum(dim=1) < n - 1.5)
+    spread = (residual / (1 - leverage.clamp(max=1 - 1e-6))[..., None]).square()
+    errors = (influence.square_().mT @ spread).sqrt().masked_fill(unknown[:, None, None], torch.nan)
+    return total[:, None, :] / n + values - values.mean(dim=1, keepdim=True), errors
+
+
+def _inverse(gram: Tensor) -> Tensor:
+    """Of symmetric matrices, (rows, n, n), by Cholesky; of the few that are nearly singular the pseudoinverse."""
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    pivots = factor.diagonal(dim1=1, dim2=2)
+    root = torch.linalg.solve_triangular(factor, torch.eye(gram.shape[1]).to(gram), upper=False)
+    inverse: Tensor = root.mT @ root
+    poor = (failed != 0) | ~(pivots.amin(dim=1) > SMALLEST_PIVOT * pivots.amax(dim=1))
+    if bool(poor.any()):
+        inverse[poor] = torch.linalg.pinv(gram[poor], rtol=1e-10, hermitian=True)
+    return inverse

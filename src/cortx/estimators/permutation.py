@@ -39,7 +39,7 @@ class Permutation(Estimator):
         coalitions = np.stack([forward, ~forward], axis=2)  # the reverse order visits the complements
         values = block.values(coalitions.reshape(n_rows, -1, n), distinct=False)
         values = values.reshape(n_rows, n_pairs, 2, n - 1, n_outputs)
-        empty = np.broadcast_to(block.empty, (n_rows, n_pairs, 1, n_outputs))
+        empty = np.broadcast_to(block.empty[:, None, None, :], (n_rows, n_pairs, 1, n_outputs))
         full = np.broadcast_to(block.full[:, None, None, :], (n_rows, n_pairs, 1, n_outputs))
         ahead = np.diff(np.concatenate([empty, values[:, :, 0], full], axis=2), axis=2)
         # Complements of growing prefixes: v(all) down to v(none), so the marginals come with the other sign.

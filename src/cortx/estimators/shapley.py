@@ -88,13 +88,13 @@ def shapley(
     started, spent = perf_counter(), game.evaluations
     values = np.zeros((len(rows), game.n_players, game.n_outputs))
     errors = np.zeros_like(values)
-    full = game.full_values(rows)
+    full, empty = game.full_values(rows), game.empty_values(rows)
     prior = None if explainer is None else _ask(explainer, rows.data, full, game.n_players)
     if views is not None and views < 0:
         raise InputError(f"views must not be negative, got {views}")
     n_views = views_per_row(game, len(rows), views)
     with progress_bar(f"labels ({estimator.name})", len(rows), show=progress) as advance:
-        work = _Work(game, rows, full, estimator, seed, advance, n_views, prior)
+        work = _Work(game, rows, full, empty, estimator, seed, advance, n_views, prior)
         for n in np.unique(counts[counts > 0]):
             index = np.flatnonzero(counts == n)
             estimate = work.until(index, per_row, standard_error)
@@ -104,7 +104,7 @@ def shapley(
     single = game.n_outputs == 1
     return Explanation(
         values=values[..., 0] if single else values,
-        base_values=np.broadcast_to(game.base_values, full.shape).copy()[..., 0 if single else slice(None)],
+        base_values=empty.copy()[..., 0 if single else slice(None)],
         feature_names=game.players.names,
         data=rows.data,
         output_names=game.output_names,
@@ -119,8 +119,8 @@ def shapley(
 
 def views_per_row(game: Game, n_rows: int, wanted: int | None = None) -> int:
     """Free masked copies of each row that are worth keeping: as many as wanted, or as memory holds."""
-    if game.evaluations_per_value > 1:
-        return 0  # a copy that is averaged over a background is not a row
+    if game.evaluations_per_value > 1 or game.own_reference is not None:
+        return 0  # a copy that is averaged over a background, or filled from its own image, is not a row
     if wanted is not None:
         return wanted
     bytes_each = game.n_players * (1 + 8 * game.n_outputs) + 8 * game.n_outputs + 8
@@ -181,6 +181,7 @@ class _Work:
     game: Game
     rows: Rows
     full: Array
+    empty: Array
     estimator: Estimator
     seed: int
     advance: Advance
@@ -212,7 +213,7 @@ class _Work:
         n = self.active(index[:1]).shape[1]
         least = self.estimator.least(n)
         if n == 1:
-            values = (self.full[index] - self.game.base_values)[:, None, :]
+            values = (self.full[index] - self.empty[index])[:, None, :]
             return Estimate(values, np.zeros_like(values))
         if standard_error is None or least >= coalition_count(n):
             return self.estimate(index, budget, 0, self.prior_of(index), self.advance)
@@ -251,6 +252,7 @@ class _Work:
             block = Block(
                 self.game, self.rows.take(rows), active, self.full[rows], self.stream, round_, self.n_views,
                 None if prior is None else Prior(prior.values[members], prior.scales[members]),
+                None if self.game.own_reference is None else self.empty[rows],
             )  # fmt: skip
             estimate = self.estimator.estimate(block, budget)
             parts.append((members, estimate))

@@ -22,9 +22,12 @@ from cortx.explainer.fingerprint import ModelDifference, difference
 from cortx.explainer.fit import Fitted
 from cortx.explainer.profile import Profile
 from cortx.games import Game, GameSpec
-from cortx.games.players import Players
+from cortx.games.players import ImagePlayers, Players
+from cortx.images import ImageSchema
 from cortx.schema_json import schema_from_json, schema_to_json
+from cortx.tables import Schema
 from cortx.training.features import TableFeatures
+from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
 from cortx.training.recipe import Recipe
 from cortx.version import __version__
@@ -140,7 +143,7 @@ def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> di
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "table": schema_to_json(spec.schema),
+        "table": spec.schema.to_json() if isinstance(spec.schema, ImageSchema) else schema_to_json(spec.schema),
         "players": list(spec.players.names),
         "explains": {
             "output": spec.output,
@@ -148,6 +151,7 @@ def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> di
             "output_names": None if spec.output_names is None else list(spec.output_names),
             "base_values": spec.base_values.tolist(),
             "model_frame": spec.frame,
+            **_image_facts(spec),
         },
         "settings": {"heads": list(fitted.heads), "unseen": explainer.unseen, "seed": fitted.seed},
         "quality": fitted.quality,
@@ -164,6 +168,14 @@ def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> di
             **{name: _version(name) for name in ("torch", "numpy", "safetensors")},
         },
     }
+
+
+def _image_facts(spec: GameSpec) -> dict[str, Any]:
+    """What an image game has besides."""
+    if not isinstance(spec.players, ImagePlayers):
+        return {}
+    grid = None if spec.players.grid is None else list(spec.players.grid)
+    return {"patch_grid": grid, "own_reference": spec.own_reference, "precision": spec.precision}
 
 
 def _calibration_facts(calibration: Calibration | None) -> dict[str, Any] | None:
@@ -243,21 +255,42 @@ def _read_weights(path: Path, manifest: dict[str, Any]) -> dict[str, torch.Tenso
 def _spec(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> GameSpec:
     explains = manifest["explains"]
     names = explains["output_names"]
+    schema: Schema | ImageSchema
+    players: Players
+    if "image" in manifest["table"]:
+        schema = ImageSchema.from_json(manifest["table"])
+        grid = explains["patch_grid"]
+        pixel_player = schema.to_pixels(tensors["game.column_player"].numpy())
+        players = ImagePlayers.of(
+            tuple(manifest["players"]), pixel_player, schema, None if grid is None else tuple(grid)
+        )
+    else:
+        schema = schema_from_json(manifest["table"])
+        players = Players(tuple(manifest["players"]), tensors["game.column_player"].numpy())
     return GameSpec(
-        schema=schema_from_json(manifest["table"]),
+        schema=schema,
         absent=tensors["game.absent"].numpy(),
-        players=Players(tuple(manifest["players"]), tensors["game.column_player"].numpy()),
+        players=players,
         output=explains["output"],
         target=explains["target"],
         frame=explains["model_frame"],
         base_values=tensors["game.base_values"].numpy(),
         output_names=None if names is None else tuple(names),
+        own_reference=explains.get("own_reference"),
+        precision=explains.get("precision"),
     )
 
 
 def _network(
     manifest: dict[str, Any], tensors: dict[str, torch.Tensor], spec: GameSpec, recipe: Recipe, seed: int
 ) -> ExplainerNetwork:
+    if isinstance(spec.schema, ImageSchema):
+        assert isinstance(spec.players, ImagePlayers)
+        of_images = ImageFeatures(spec.schema, spec.players, torch.from_numpy(spec.absent), spec.own_reference)
+        made = ImageNetwork(
+            of_images, spec.players, len(spec.base_values), encoder=recipe.encoder, head=recipe.head, seed=seed
+        )
+        return _loaded(made, tensors)
     start = "network.features."
     state = {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
     features = TableFeatures(state)
@@ -270,6 +303,10 @@ def _network(
         heads=tuple(manifest["settings"]["heads"]),
         seed=seed,
     )
+    return _loaded(network, tensors)
+
+
+def _loaded(network: ExplainerNetwork, tensors: dict[str, torch.Tensor]) -> ExplainerNetwork:
     start = "network."
     network.load_state_dict({name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)})
     return network.eval().requires_grad_(False)

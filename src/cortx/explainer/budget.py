@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -13,23 +13,40 @@ from cortx.errors import BudgetError, InputError
 from cortx.estimators.coalitions import CHUNK
 from cortx.explainer.store import Ask
 from cortx.games import Game, Rows
+from cortx.images import ImageSchema
 from cortx.seeding import numpy_generator
 from cortx.training.recipe import Recipe
+from cortx.training.stream import SCOUTS
+from cortx.training.surrogate import own_resnet
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-Mode = Literal["enumerate", "sample"]
+Mode = Literal["enumerate", "sample", "stream"]
 
 PER_ROW, DEFAULT_BUDGETS = 100, (500_000, 5_000_000)
 """The default budget: so many evaluations for each row, within limits; a background multiplies it."""
+PER_IMAGE, IMAGE_BUDGETS = 1_000, (500_000, 50_000_000)
+IMAGE_PRECISE = 512
+"""The most that one precise label of an image may cost, for each of its parts."""
+LEAST_STEPS = 50
+"""Fewer steps teach nothing."""
+IMITATION_SHARE = 0.2
 LEAST_CALIBRATION, MOST_CALIBRATION = 50, 500
 LEAST_TRAINING, LEAST_VALIDATION = 50, 10
-CALIBRATION_SHARE = 0.15
+CALIBRATION_SHARE, IMAGE_CALIBRATION_SHARE = 0.15, 0.06
 PRETRAINING_SHARE = 0.4
 PRECISE = 8_192
 """The most that one precise label may cost: enough to enumerate 13 players."""
 ENUMERATE_ROWS = 100
 """Rows are enumerated if the budget pays for so many beside rough labels for others; else many are sampled."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How long an image explainer learns from fresh labels, and before that from masked images."""
+
+    steps: int
+    imitation_steps: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +55,8 @@ class Plan:
 
     budget: int
     mode: Mode
-    """"enumerate": few rows, all coalitions, free masked copies; "sample": many rows, noisy but unbiased labels."""
+    """"enumerate": few rows, all coalitions, free masked copies; "sample": many rows, noisy but unbiased labels;
+    "stream" (images): such labels for all rows, fresh in every step of the training."""
     train: IntArray
     validation: IntArray
     calibration: IntArray
@@ -51,6 +69,8 @@ class Plan:
     """Evaluations of each stage, as far as they can be known before."""
     n_rows: int
     """Rows of the table."""
+    stream: Stream | None = None
+    """For images: how long to learn from fresh labels."""
 
     @property
     def total(self) -> int:
@@ -58,11 +78,9 @@ class Plan:
 
     def __str__(self) -> str:
         """The plan in words."""
-        how = (
-            "all coalitions"
-            if self.mode == "enumerate"
-            else f"sampled, {self.expected['training'] // len(self.train):,} each"
-        )
+        kind = "sampled" if self.mode == "sample" else "fresh in every step"
+        each = self.expected["training"] // len(self.train)
+        how = "all coalitions" if self.mode == "enumerate" else f"{kind}, {each:,} each"
         parts = {
             "pretraining": f"pre-training on {len(self.pretraining):,} rows",
             "training": f"labels of {len(self.train):,} rows to learn from ({how})",
@@ -89,7 +107,8 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
     A larger budget keeps the roles of rows: labels made for a smaller one are used again.
     """
     if budget is None:
-        budget = game.evaluations_per_value * int(np.clip(PER_ROW * len(rows), *DEFAULT_BUDGETS))
+        each, limits = (PER_IMAGE, IMAGE_BUDGETS) if game.of_images else (PER_ROW, DEFAULT_BUDGETS)
+        budget = game.evaluations_per_value * int(np.clip(each * len(rows), *limits))
     if isinstance(budget, bool) or not isinstance(budget, (int, np.integer)) or budget < 1:
         raise InputError(f"budget must be a positive whole number of model evaluations, got {budget!r}")
     least_rows = max(LEAST_CALIBRATION + LEAST_TRAINING, game.n_outputs)
@@ -99,6 +118,8 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
             f"least {least_rows} rows, {LEAST_CALIBRATION} of them for calibration; give more rows, or use n_labels="
         )
     planner = _Planner(game, rows, int(budget), recipe, numpy_generator(seed, "roles").permutation(len(rows)))
+    if game.of_images:
+        return planner.stream()
     return planner.enumerate() or planner.sample()
 
 
@@ -122,8 +143,12 @@ class _Planner:
         return 1 + self.copies * coalition_counts(self.rows)
 
     @property
+    def calibration_share(self) -> float:
+        return IMAGE_CALIBRATION_SHARE if self.game.of_images else CALIBRATION_SHARE
+
+    @property
     def most_precise(self) -> int:
-        return max(PRECISE, 2 * self.least_precise)
+        return max(PRECISE, 2 * self.least_precise, IMAGE_PRECISE * self.game.n_players if self.game.of_images else 0)
 
     @property
     def least_values(self) -> int:
@@ -159,14 +184,7 @@ class _Planner:
 
     def sample(self) -> Plan:
         """Noisy but unbiased labels for as many rows as the budget pays for, then for all of them again."""
-        n_calibration = self._calibration_rows(float(np.minimum(self.exact, self.most_precise).mean()))
-        affordable = np.clip(CALIBRATION_SHARE * self.budget / n_calibration, self.least_precise, self.most_precise)
-        # In powers of two, so that a slightly larger budget finds the same labels.
-        precise = max(2 ** int(np.log2(affordable / self.copies)), self.least_values)
-        costs = np.minimum(self.exact, 1 + self.copies * (precise - 1))
-        n_validation = max(LEAST_VALIDATION, n_calibration // 5)
-        calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
-        validation, learners = learners[:n_validation], learners[n_validation:]
+        precise, costs, calibration, validation, learners = self._precise_rows()
         reserved = float(costs[calibration].sum() + costs[validation].sum())
         pair = self._walk_cost(1)
         positives = self._positives_cost()
@@ -175,7 +193,7 @@ class _Planner:
         if len(train) < LEAST_TRAINING - LEAST_VALIDATION:
             least = reserved + LEAST_TRAINING * (pair + positives)
             raise BudgetError(
-                f"budget={self.budget:,} is too small: {n_calibration} precise labels for calibration alone cost about "
+                f"budget={self.budget:,} is too small: {len(calibration)} precise labels for calibration alone cost about "
                 f"{costs[calibration].sum():,.0f} evaluations; give at least "
                 f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
             )
@@ -192,6 +210,51 @@ class _Planner:
         spending = {"pretraining": len(pretraining) * positives, "training": len(train) * each}
         roles = (train, validation, calibration, pretraining)
         return self._plan("sample", roles, asks, Ask("auto", precise), costs, spending)
+
+    def _precise_rows(self) -> tuple[int, Array, IntArray, IntArray, IntArray]:
+        """Values v(S) of a precise label, what it costs each row, and who calibrates, validates and learns."""
+        n_calibration = self._calibration_rows(float(np.minimum(self.exact, self.most_precise).mean()))
+        affordable = np.clip(
+            self.calibration_share * self.budget / n_calibration, self.least_precise, self.most_precise
+        )
+        # In powers of two, so that a slightly larger budget finds the same labels.
+        precise = max(2 ** int(np.log2(affordable / self.copies)), self.least_values)
+        costs = np.minimum(self.exact, 1 + self.copies * (precise - 1))
+        n_validation = max(LEAST_VALIDATION, n_calibration // 5)
+        calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
+        return precise, costs, calibration, learners[:n_validation], learners[n_validation:]
+
+    def stream(self) -> Plan:
+        """Images: what precise labels and pre-training leave is spent on fresh labels, a batch in every step."""
+        config = self.recipe.stream
+        if config is None:
+            raise InputError(
+                f"the recipe {self.recipe.name!r} does not say how to spend a budget on images; give labels= or n_labels=, "
+                "or use the recipe 'default'"
+            )
+        precise, costs, calibration, validation, learners = self._precise_rows()
+        reserved = float(costs[calibration].sum() + costs[validation].sum())
+        pretraining = len(learners) * (1 + self._positives_cost()) + SCOUTS * config.step_evaluations
+        ends = 2 if self.game.own_reference else 1
+        each = min(config.batch_size, len(learners)) * (2 * config.pairs + ends)
+        left = self.budget - reserved - pretraining
+        schema, width = self.game.schema, self.recipe.encoder.width
+        assert isinstance(schema, ImageSchema)
+        settings = {"n_channels": schema.n_channels, "n_outputs": self.game.n_outputs, "width": width}
+        knows = own_resnet(self.game, **settings) is not None
+        imitation = 0 if knows else int(min(config.imitation_steps, IMITATION_SHARE * left / config.batch_size))
+        steps = int((left - max(0, imitation) * config.batch_size) // each)
+        if steps < LEAST_STEPS:
+            least = reserved + pretraining + LEAST_STEPS * each / (1 - IMITATION_SHARE)
+            raise BudgetError(
+                f"budget={self.budget:,} is too small: {len(calibration) + len(validation)} precise labels cost about "
+                f"{reserved:,.0f} evaluations and pre-training {pretraining:,.0f}; give at least "
+                f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
+            )
+        spending = {"pretraining": pretraining + imitation * config.batch_size, "training": float(steps * each)}
+        roles = (np.sort(learners), validation, calibration, learners)
+        plan = self._plan("stream", roles, (), Ask("auto", precise), costs, spending)
+        return replace(plan, stream=Stream(steps, imitation))
 
     def _plan(
         self,
@@ -221,7 +284,7 @@ class _Planner:
     def _calibration_rows(self, each: float) -> int:
         """Calibration comes first: without it nothing can be promised."""
         most = max(LEAST_CALIBRATION, min(MOST_CALIBRATION, len(self.order) // 4))
-        return int(np.clip(CALIBRATION_SHARE * self.budget / each, LEAST_CALIBRATION, most))
+        return int(np.clip(self.calibration_share * self.budget / each, LEAST_CALIBRATION, most))
 
     def _positives_cost(self) -> float:
         """Evaluations for the positives of each row."""

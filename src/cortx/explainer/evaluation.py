@@ -22,9 +22,10 @@ from cortx.explainer.refine import Predicted
 from cortx.explainer.report import Check, Coverage, Level, QualityReport, Slice, WorstRow
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game
+from cortx.images import described, read_like
 from cortx.metrics import summary, throughput, top_k_agreement
 from cortx.seeding import numpy_generator
-from cortx.tables import Table, column_position, plain, read_table
+from cortx.tables import Table, column_position, plain
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -72,12 +73,12 @@ def evaluate(
     if calibration is not None:
         calibration.position(confidence)
     X = plain(X)
-    table = read_table(X, schema=fitted.spec.schema, what="the table")
+    table = read_like(X, fitted.spec.schema, "the table")
     if len(table) == 0:
         raise InputError("the table has no rows; give at least one")
-    by = _slice_values(slices, table)
+    by = _slice_values(slices, described(table))
     model = compare_model(game, fitted)
-    drifts = drift(fitted.profile, table)
+    drifts = drift(fitted.profile, described(table))
     possible = np.flatnonzero(explainer._explainable(table))
     if len(possible) == 0:
         explainer._read(X)  # says what is wrong with them
@@ -125,7 +126,8 @@ def evaluate(
 
 def usual_bound(explainer: CoRTX, X: Any, confidence: float) -> float:
     """The median error bound of rows, for which the model is not asked: its outputs are guessed."""
-    answer = explainer._answer(explainer._read(plain(X)), None, errors=True)
+    table = explainer._read(plain(X))
+    answer = explainer._answer(table, None, explainer._empty(table)[0], errors=True)
     assert answer.typical_row is not None
     return float(np.median(answer.typical_row * explainer.calibration.factors(confidence)[0]))
 
@@ -169,7 +171,8 @@ class _Seen:
 
 def _compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> _Seen:
     outputs = np.asarray(predicted.outputs, dtype=np.float64).reshape(len(predicted), -1)
-    answer = attached._answer(attached._read(predicted.data), outputs, errors=True)
+    table = attached._read(predicted.data)
+    answer = attached._answer(table, outputs, attached._empty(table)[0], errors=True)
     assert answer.typical_row is not None
     labels = np.asarray(truth.values, dtype=np.float64).reshape(answer.values.shape)
     errors = np.asarray(truth.error_std, dtype=np.float64).reshape(labels.shape)

@@ -22,7 +22,8 @@ from cortx.explainer.refine import Predicted, refine
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation
 from cortx.games import Game
-from cortx.tables import Table, plain, read_table
+from cortx.images import Images, ImageSchema, read_like
+from cortx.tables import Table, plain
 from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
 from cortx.training.positives import Positives
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from cortx.explainer.report import QualityReport
 
 Array = npt.NDArray[np.float64]
-ROWS_AT_A_TIME = 8_192
+ROWS_AT_A_TIME, IMAGES_AT_A_TIME = 8_192, 64
 
 
 class CoRTX:
@@ -121,7 +122,7 @@ class CoRTX:
         progress:
             Bars on stderr; by default only on a terminal.
         """
-        recipe = self.resolved_recipe()
+        recipe = self.resolved_recipe(images=game.of_images)
         if self.unseen not in ("error", "ignore"):
             raise InputError(f"unseen must be 'error' or 'ignore', got {self.unseen!r}")
         heads = tuple(self.heads)
@@ -129,6 +130,8 @@ class CoRTX:
             _ = HEADS[name]
         if "attribution" not in heads or len(set(heads)) != len(heads):
             raise InputError(f"heads must hold 'attribution', and each head once, got {heads}")
+        if game.of_images and heads != ("attribution",):
+            raise InputError(f"an explainer of images has the head 'attribution' alone, got {heads}")
         if sum(given is not None for given in (budget, labels, n_labels)) > 1:
             raise InputError("budget=, labels= and n_labels= each say what to learn from; give one of them")
         request = Request(
@@ -155,7 +158,8 @@ class CoRTX:
 
     def plan(self, game: Game, X: Any, budget: int | None = None) -> Plan:
         """How `fit` would spend a budget; print it. It asks the model for its base value only."""
-        return make_plan(game, game.rows(X), budget, self.resolved_recipe(), int(self.seed))
+        recipe = self.resolved_recipe(images=game.of_images)
+        return make_plan(game, game.rows(X), budget, recipe, int(self.seed))
 
     def calibrate(self, rows: Any, *, budget: int | None = None, progress: bool | None = None) -> CoRTX:
         """Makes the bounds of ``explain(confidence=...)`` from labels that the fit has not seen, and keeps them.
@@ -185,9 +189,9 @@ class CoRTX:
         self._fitted = replace(fitted, calibration=calibration, costs=costs)
         return self
 
-    def resolved_recipe(self) -> Recipe:
-        """The recipe with this explainer's own choices in it."""
-        recipe = get_recipe(self.recipe)
+    def resolved_recipe(self, *, images: bool = False) -> Recipe:
+        """The recipe with this explainer's own choices in it, for tables or for images."""
+        recipe = get_recipe(self.recipe, images=images)
         if self.positives is None:
             return recipe
         return replace(recipe, pretrain=replace(recipe.pretrain, positives=self.positives))
@@ -249,11 +253,14 @@ class CoRTX:
 
     @property
     def feature_names_in_(self) -> npt.NDArray[np.str_]:
-        return np.array(self.fitted.spec.schema.names)
+        """The columns of the table; for images, their parts."""
+        spec = self.fitted.spec
+        return np.array(spec.players.names if isinstance(spec.schema, ImageSchema) else spec.schema.names)
 
     @property
     def n_features_in_(self) -> int:
-        return len(self.fitted.spec.schema.columns)
+        schema = self.fitted.spec.schema
+        return schema.n_numbers if isinstance(schema, ImageSchema) else len(schema.columns)
 
     # Explaining -----------------------------------------------------------------------------------------------
 
@@ -316,7 +323,9 @@ class CoRTX:
                 "bounds hold for explanations that add up to the model's output; give outputs=..., or load the "
                 "explainer with model=..."
             )
-        answer = self._answer(table, known, errors=factors is not None)
+        empty, asked = self._empty(table)
+        evaluations += asked
+        answer = self._answer(table, known, empty, errors=factors is not None)
         bounds = None if factors is None else answer.bounds(*factors)
         if tolerance is not None and bounds is not None:
             assert self._game is not None
@@ -336,7 +345,7 @@ class CoRTX:
 
         return Explanation(
             values=shown(answer.values),
-            base_values=shown(np.broadcast_to(spec.base_values, (len(table), len(spec.base_values)))),
+            base_values=shown(empty),
             feature_names=spec.players.names,
             data=X,
             output_names=spec.output_names,
@@ -352,6 +361,35 @@ class CoRTX:
             refined=None if bounds is None else bounds.refined,
         )
 
+    def attribute(self, images: torch.Tensor, outputs: torch.Tensor | None = None) -> torch.Tensor:
+        """Attributions of images that are on the explainer's device already: a tensor, (images, players, outputs).
+
+        For pipelines in which nothing leaves the device: float images in the fitted shape and range, which are not
+        looked at; `outputs`, (images, outputs), as the model gave them. Without them the attached model is asked,
+        and without one they are guessed. The sums agree to float32.
+        """
+        network, spec = self.fitted.network, self.fitted.spec
+        if not isinstance(spec.schema, ImageSchema):
+            raise InputError("attribute() is for explainers of images; explain() takes tables")
+        if tuple(images.shape[1:]) != spec.schema.shape:
+            raise InputError(f"images have shape {tuple(images.shape)}, expected (images, {spec.schema.shape})")
+        flat, game = images.flatten(1), self._game
+        if game is not None and (outputs is None or spec.own_reference is not None):
+            ends = torch.ones((len(flat), 2, game.n_players), dtype=torch.bool, device=game.device)
+            ends[:, 1] = False
+            ends = ends if spec.own_reference is not None else ends[:, :1]
+            asked = game.values_of(flat.to(game.device), ends).to(network.device)
+            outputs = asked[:, 0] if outputs is None else outputs
+        if spec.own_reference is None:
+            empty = torch.from_numpy(spec.base_values).to(network.device, torch.float32)
+        elif game is None:
+            raise InputError(f"the reference {spec.own_reference!r} needs the model; load the explainer with model=...")
+        else:
+            empty = asked[:, 1]
+        with torch.inference_mode():
+            total = network.guess_total(flat) if outputs is None else outputs.to(network.device, torch.float32) - empty
+            return network(flat, total).values
+
     def prior(self, X: Any, outputs: Any) -> tuple[Array, Array]:
         """Attributions and how far off each usually is, (rows, players, outputs): where an estimator may start.
 
@@ -359,13 +397,26 @@ class CoRTX:
         """
         table = self._read(plain(X))
         known, _ = self._outputs(table, outputs)
-        answer = self._answer(table, known, errors=True)
+        answer = self._answer(table, known, self._empty(table)[0], errors=True)
         assert answer.typical is not None
         return answer.values, answer.typical
 
-    def _answer(self, table: Table, known: Array | None, *, errors: bool) -> Predicted:
+    def _empty(self, table: Table | Images) -> tuple[Array, int]:
+        """v(none) of rows, (rows, outputs), and what it cost: images that are their own references need the model."""
+        spec = self.fitted.spec
+        if spec.own_reference is None:
+            return np.broadcast_to(spec.base_values, (len(table), len(spec.base_values))), 0
+        if self._game is None:
+            raise InputError(
+                f"the reference {spec.own_reference!r} is made from each image, so explaining needs the model; load the "
+                "explainer with model=..."
+            )
+        spent = self._game.evaluations
+        return self._game.empty_of(table), self._game.evaluations - spent
+
+    def _answer(self, table: Table | Images, known: Array | None, empty: Array, *, errors: bool) -> Predicted:
         """The network on all rows, in chunks; `errors` asks how far off it may be."""
-        network, base_values = self.fitted.network, self.fitted.spec.base_values
+        network = self.fitted.network
         shape = (len(table), network.n_players, network.n_outputs)
         values = np.empty(shape)
         ranking = np.empty(shape, dtype=np.int64) if "ranking" in network.heads else None
@@ -381,7 +432,7 @@ class CoRTX:
                     answer = network(codes, network.guess_total(codes))
                     values[part] = answer.values.cpu().numpy()
                 else:
-                    total = torch.from_numpy(known[part] - base_values).to(network.device)
+                    total = torch.from_numpy(known[part] - empty[part]).to(network.device)
                     answer = network(codes, total.to(torch.float32))
                     values[part] = exact_total(answer.values, total, sharers).cpu().numpy()
                 if ranking is not None:
@@ -405,15 +456,20 @@ class CoRTX:
     @property
     def _at_a_time(self) -> int:
         """Rows of a forward pass: what a processor's cache holds, or what keeps an accelerator busy."""
-        return ROWS_AT_A_TIME if self.fitted.network.device.type == "cpu" else 32 * ROWS_AT_A_TIME
+        on_cpu = self.fitted.network.device.type == "cpu"
+        if isinstance(self.fitted.spec.schema, ImageSchema):
+            return IMAGES_AT_A_TIME if on_cpu else 32 * IMAGES_AT_A_TIME
+        return ROWS_AT_A_TIME if on_cpu else 32 * ROWS_AT_A_TIME
 
-    def _read(self, X: Any) -> Table:
+    def _read(self, X: Any) -> Table | Images:
         """Rows in the explainer's own codes, checked against what training saw."""
         spec = self.fitted.spec
-        table = read_table(X, schema=spec.schema, what="the table")
+        table = read_like(X, spec.schema, "the table")
+        if isinstance(table, Images):
+            return table
         if len(table) == 0:
             raise InputError("the table has no rows; give at least one")
-        for j, column in enumerate(spec.schema.columns):
+        for j, column in enumerate(table.schema.columns):
             gaps, unseen = (np.flatnonzero(found) for found in self._unknown(table, j))
             if len(gaps):
                 raise InputError(
@@ -424,9 +480,11 @@ class CoRTX:
                 raise _unseen(table, j, unseen)
         return table
 
-    def _explainable(self, table: Table) -> npt.NDArray[np.bool_]:
+    def _explainable(self, table: Table | Images) -> npt.NDArray[np.bool_]:
         """Rows that `explain` does not refuse, (rows,)."""
         refused = np.zeros(len(table), dtype=bool)
+        if isinstance(table, Images):
+            return ~refused
         for j in range(len(table.schema.columns)):
             for found in self._unknown(table, j):
                 refused |= found
@@ -443,7 +501,7 @@ class CoRTX:
         known = features.known_value[features.known_column == j].cpu().numpy()
         return gaps, ~np.isin(numbers, known) & ~missing
 
-    def _outputs(self, table: Table, outputs: Any) -> tuple[Array | None, int]:
+    def _outputs(self, table: Table | Images, outputs: Any) -> tuple[Array | None, int]:
         """The model's outputs, (rows, outputs), if anybody knows them, and what they cost."""
         spec = self.fitted.spec
         if outputs is not None:

@@ -24,9 +24,9 @@ from cortx.explainer.profile import Profile, profile_of
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, GameSpec, Rows
+from cortx.images import described, read_like
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.seeding import numpy_generator
-from cortx.tables import read_table
 from cortx.training.axioms import exact_total
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.finetune import LabelSet
@@ -82,7 +82,9 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     """Labels rows (or takes what is given), trains the network, and calibrates its bounds if labels were planned."""
     rows, asked = game.rows(X), game.evaluations
     curve: list[dict[str, float]] = []
-    if labels is None and request.n_labels is None:
+    if labels is None and request.n_labels is None and game.of_images:
+        material, checkpoint = _stream(game, rows, open_store(), request)
+    elif labels is None and request.n_labels is None:
         plan = make_plan(game, rows, request.budget, request.recipe, request.seed)
         logger.info(str(plan))
         material = _spend(game, rows, plan, open_store(), request, curve)
@@ -103,7 +105,7 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     quality = _quality(learned, game.players.names)
     if calibration is not None:
         curve.append(_point(len(material.train), costs["total_evaluations"], quality["l2"]))
-    probe = _probe_rows(rows.table.matrix, request.seed)
+    probe, shown = _probe_rows(rows.table.matrix, game, request.seed), described(rows.table)
     fitted = Fitted(
         network=learned.network,
         spec=game.spec(learned.schema),
@@ -117,7 +119,7 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         probe_outputs=game.fingerprint(probe, rows.table.schema),
         curve=curve,
         calibration=calibration,
-        profile=profile_of(rows.table.matrix, rows.table.schema),
+        profile=profile_of(shown.matrix, shown.schema),
     )
     checkpoint.clear()
     kept = max(0, costs["total_evaluations"] - (game.evaluations - asked))
@@ -133,9 +135,9 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
 
 def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels: Labels) -> Calibration:
     """Bounds from labels that trained nothing."""
-    table = read_table(labels.data, schema=schema, what="the calibration table")
+    table = read_like(labels.data, schema, "the calibration table")
     codes = torch.from_numpy(table.matrix).to(network.device)
-    total = torch.from_numpy(labels.outputs - game.base_values).to(network.device)
+    total = torch.from_numpy(labels.outputs - game.empty_of(table)).to(network.device)
     with torch.inference_mode():
         answer = network(codes, total.to(torch.float32))
         typical, typical_row = network.typical_errors(answer)
@@ -150,6 +152,33 @@ def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels
         network.attribution.sharers(active).cpu().numpy(),
         labels.evaluations,
     )
+
+
+def _stream(game: Game, rows: Rows, store: LabelStore, request: Request) -> tuple[Material, Checkpoint]:
+    """Images: precise labels for validation and calibration; what is left of the budget is learned from as it comes."""
+    plan = make_plan(game, rows, request.budget, request.recipe, request.seed)
+    logger.info(str(plan))
+    started, spent = perf_counter(), game.evaluations
+    planned = PlannedLabels(game, rows, plan, store, request.recipe, request.seed, request.show)
+    validation = planned.precise(plan.validation, "validation")
+    calibration = planned.precise(plan.calibration, "calibration")
+    seconds = perf_counter() - started
+    outputs = game.full_values(rows.take(plan.train))
+    material = Material(rows, validation, validation, plan.train, outputs)
+    material.rough_evaluations = len(plan.train)
+    material.calibration, material.kept_aside, material.stream = calibration, plan.calibration, plan.stream
+    share = len(validation) / (len(validation) + len(calibration))
+    material.costs = {
+        "labels": cost(
+            validation.evaluations + game.evaluations_per_value, seconds * share, rows=len(validation),
+            source=validation.source,
+        ),
+        "calibration": cost(calibration.evaluations, seconds * (1 - share), rows=len(calibration)),
+    }  # fmt: skip
+    logger.debug("precise labels: %s evaluations", f"{game.evaluations - spent:,}")
+    key = _key(game, rows, outputs, None, request, validation.values)
+    folder = None if request.folder is None else request.folder / f"training-{key[:12]}"
+    return material, Checkpoint(folder, key)
 
 
 def _spend(
@@ -238,6 +267,8 @@ def _key(
     settings = [request.recipe.to_json(), request.heads, request.n_labels, request.seed, game.players.names]
     parts = hashlib.sha256(json.dumps([*settings, game.model.output]).encode())
     arrays: list[Any] = [rows.words, outputs, game.absent, game.base_values, game.players.column_player]
+    if game.own_reference is not None:
+        parts.update(game.own_reference.encode())
     if validation is not None:
         arrays.append(validation)
     if labels is not None:
@@ -267,8 +298,11 @@ def _quality(learned: Learned, names: tuple[str, ...]) -> dict[str, float]:
     return quality
 
 
-def _probe_rows(matrix: Array, seed: int) -> Array:
-    """Each column drawn on its own from the training rows, so that no real row is stored."""
+def _probe_rows(matrix: Any, game: Game, seed: int) -> Any:
+    """Each column (of an image, each part) drawn on its own from the training rows, so that no real row is stored."""
     generator = numpy_generator(seed, "probes")
-    index = generator.integers(0, len(matrix), size=(min(N_PROBES, len(matrix)), matrix.shape[1]))
+    columns = game.n_players if game.of_images else matrix.shape[1]
+    index = generator.integers(0, len(matrix), size=(min(N_PROBES, len(matrix)), columns))
+    if game.of_images:
+        index = index[:, game.players.column_player]
     return np.take_along_axis(matrix, index, axis=0)

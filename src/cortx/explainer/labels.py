@@ -90,7 +90,7 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
         if labels.method == "banzhaf":
             raise InputError("the labels are Banzhaf values, which do not add up; fit on Shapley labels")
         bases = np.asarray(labels.base_values).reshape(len(labels), -1)
-        if bases.shape[1] != game.n_outputs or not np.allclose(bases, game.base_values, rtol=1e-4, atol=1e-6):
+        if bases.shape[1] != game.n_outputs or not game.has_base_values(bases):
             raise InputError(
                 f"the labels belong to another game: their base value is {bases[:1].tolist()}, this game's "
                 f"{game.base_values.tolist()} (another model, output, class or reference)"
@@ -187,7 +187,7 @@ def _joined_views(parts: list[Explanation]) -> Views | None:
 def pack_labels(labels: Explanation) -> dict[str, torch.Tensor]:
     """Labels as named tensors, for a checkpoint."""
     assert labels.outputs is not None
-    arrays = {"values": labels.values, "outputs": labels.outputs}
+    arrays = {"values": labels.values, "outputs": labels.outputs, "bases": labels.base_values}
     if labels.error_std is not None:
         arrays["errors"] = labels.error_std
     if labels.views is not None:
@@ -208,7 +208,7 @@ def unpack_labels(tensors: dict[str, torch.Tensor], facts: dict[str, Any], *, ga
         views = Views(**{name: tensors[f"views.{name}"].numpy() for name in ("rows", "kept", "values", "outputs")})
     return Explanation(
         values=tensors["values"].numpy(),
-        base_values=np.broadcast_to(game.base_values, (len(outputs), game.n_outputs)).reshape(outputs.shape),
+        base_values=tensors["bases"].numpy(),
         feature_names=game.players.names,
         data=data,
         error_std=tensors["errors"].numpy() if "errors" in tensors else None,

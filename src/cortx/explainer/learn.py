@@ -13,19 +13,26 @@ import torch
 from cortx.explainer.labels import Labels
 from cortx.explainer.material import Material, cost
 from cortx.games import Game
+from cortx.images import ImageSchema, read_like
 from cortx.metrics import l2_distance
 from cortx.seeding import torch_generator
-from cortx.tables import Schema, read_table
+from cortx.tables import Schema, Table
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.difficulty import fit_difficulty
 from cortx.training.features import fit_features
 from cortx.training.finetune import LabelSet, finetune
+from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
 from cortx.training.pretrain import pretrain
 from cortx.training.recipe import Recipe
+from cortx.training.resnet import settle
+from cortx.training.stream import scout, train_on_stream
+from cortx.training.surrogate import imitate, start_from
 
 Array = npt.NDArray[np.float64]
 NOISY_DECAY = 1.0
+KNOWN = 2_000
+"""Images that say what the network knows well (`Difficulty`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +40,7 @@ class Learned:
     """A trained network, and the validation labels that chose its best moment."""
 
     network: ExplainerNetwork
-    schema: Schema
+    schema: Schema | ImageSchema
     validation: LabelSet
     history: dict[str, list[float]]
     costs: dict[str, Any]
@@ -52,15 +59,16 @@ def learn(
 ) -> Learned:
     """Pre-trains the encoder, trains the heads, and learns where the network errs."""
     network, schema = _network(game, material, recipe, heads, seed)
-    network.to(device)
+    settle(network, device)
+    if isinstance(network, ImageNetwork) and material.stream is not None:
+        return _learn_from_stream(network, game, material, recipe, schema, seed, checkpoint, show)
     absent = game.absent[0]
     train, validation = (_label_set(network, game, labels, schema) for labels in (material.train, material.validation))
     views = _view_set(network, game, material.train, schema, absent)
     rough = None if material.rough is None else _label_set(network, game, material.rough, schema)
     for name in heads:
         network.head(name).set_scales(train.total, train.labels)
-    totals = torch.from_numpy(material.outputs - game.base_values).to(device)
-    network.total_scale.copy_(totals.square().mean(dim=0).sqrt().clamp(min=1e-12))
+    totals = _totals(network, game, material)
     history: dict[str, list[float]] = {}
     costs: dict[str, Any] = {}
 
@@ -95,6 +103,69 @@ def learn(
     return Learned(network, schema, validation, history, costs)
 
 
+def _learn_from_stream(
+    network: ImageNetwork,
+    game: Game,
+    material: Material,
+    recipe: Recipe,
+    schema: Schema | ImageSchema,
+    seed: int,
+    checkpoint: Checkpoint,
+    show: bool | None,
+) -> Learned:
+    """Images: contrastive pre-training, then fresh labels in every step."""
+    config, stream = recipe.stream, material.stream
+    assert config is not None
+    assert stream is not None
+    history: dict[str, list[float]] = {}
+    costs: dict[str, Any] = {}
+    validation = _label_set(network, game, material.validation, schema)
+    totals = _totals(network, game, material)
+    rows = material.rows.take(material.pretraining)
+    matrix = torch.from_numpy(rows.table.matrix).to(network.device)
+
+    started, spent = perf_counter(), game.evaluations
+    mass = scout(network, game, matrix, config, seed=seed)
+    warm = start_from(network.encoder, game)
+    if not warm:
+        steps = stream.imitation_steps
+        history["imitation"] = imitate(
+            network.encoder, game, matrix, steps, config, seed=seed, checkpoint=checkpoint, show=show
+        )
+    history["pretraining"], evaluations = pretrain(
+        network, game, rows, material.outputs, None, recipe.pretrain, seed=seed, checkpoint=checkpoint, show=show
+    )
+    evaluations = max(evaluations, game.evaluations - spent) + material.rough_evaluations
+    costs["pretraining"] = cost(evaluations, perf_counter() - started, rows=len(rows), from_the_model_itself=warm)
+
+    started = perf_counter()
+    history["attribution"], evaluations = train_on_stream(
+        network, game, matrix, stream.steps, mass, validation, config, seed=seed, checkpoint=checkpoint, show=show
+    )
+    _fit_total_model(network, matrix, totals, seed)
+    known = torch.from_numpy(material.outputs[:KNOWN] - game.empty_of(rows.table.take(slice(KNOWN))))
+    known_set = LabelSet(
+        matrix[:KNOWN],
+        known.to(network.device, torch.float32),
+        network.active(matrix[:KNOWN]),
+        torch.zeros(len(known), game.n_players, game.n_outputs, device=network.device),
+    )
+    fit_difficulty(network, [known_set], validation, _errors(material.validation))
+    costs["labels to learn from"] = cost(
+        evaluations, perf_counter() - started, rows=len(rows), steps=stream.steps, pairs=config.pairs
+    )
+    network.eval().requires_grad_(False)
+    return Learned(network, schema, validation, history, costs)
+
+
+def _totals(network: ExplainerNetwork, game: Game, material: Material) -> torch.Tensor:
+    """f(x) - f(reference) of the rows to pre-train on, (rows, outputs); sets what they are measured by."""
+    empty = game.empty_of(material.rows.table.take(material.pretraining))
+    totals = torch.from_numpy(material.outputs - empty).to(network.device)
+    network.total_scale.copy_(totals.square().mean(dim=0).sqrt().clamp(min=1e-12))
+    return totals
+
+
 def trial(game: Game, material: Material, recipe: Recipe, *, seed: int, device: str, show: bool | None) -> Array:
     """The validation errors, (rows,), that a short training on these labels reaches: it asks the model for nothing."""
     short = replace(
@@ -113,12 +184,21 @@ def trial(game: Game, material: Material, recipe: Recipe, *, seed: int, device: 
 
 def _network(
     game: Game, material: Material, recipe: Recipe, heads: tuple[str, ...], seed: int
-) -> tuple[ExplainerNetwork, Schema]:
+) -> tuple[ExplainerNetwork, Schema | ImageSchema]:
     """Untrained. Labelled rows may hold categories that the table does not: the explainer knows the union."""
     rows = material.rows
+    if isinstance(rows.table.schema, ImageSchema):
+        features = ImageFeatures(
+            rows.table.schema, game.image_players, torch.from_numpy(game.absent), game.own_reference
+        )
+        made = ImageNetwork(
+            features, game.image_players, game.n_outputs, encoder=recipe.encoder, head=recipe.head, seed=seed
+        )
+        return made, rows.table.schema
     matrices, schema = [rows.table.matrix], rows.table.schema
     for labels in (material.train, material.validation):
-        table = read_table(labels.data, schema=schema, what="the labelled table")
+        table = read_like(labels.data, schema, "the labelled table")
+        assert isinstance(table, Table)
         matrices.append(table.matrix)
         schema = table.schema
     learnt_from = None
@@ -136,29 +216,31 @@ def _network(
     return network, schema
 
 
-def _label_set(network: ExplainerNetwork, game: Game, labels: Labels, schema: Schema) -> LabelSet:
-    matrix = read_table(labels.data, schema=schema, what="the labelled table").matrix
-    return _as_set(network, game, matrix, labels.outputs, labels.values)
+def _label_set(network: ExplainerNetwork, game: Game, labels: Labels, schema: Schema | ImageSchema) -> LabelSet:
+    table = read_like(labels.data, schema, "the labelled table")
+    return _as_set(network, table.matrix, labels.outputs - game.empty_of(table), labels.values)
 
 
-def _as_set(network: ExplainerNetwork, game: Game, matrix: Array, outputs: Any, values: Any) -> LabelSet:
+def _as_set(network: ExplainerNetwork, matrix: Any, totals: Any, values: Any) -> LabelSet:
     codes = torch.from_numpy(matrix).to(network.device)
     return LabelSet(
         codes,
-        torch.from_numpy(outputs - game.base_values).to(network.device, torch.float32),
+        torch.from_numpy(totals).to(network.device, torch.float32),
         network.active(codes),
         torch.from_numpy(values).to(network.device, torch.float32),
     )
 
 
-def _view_set(network: ExplainerNetwork, game: Game, labels: Labels, schema: Schema, absent: Array) -> LabelSet | None:
+def _view_set(
+    network: ExplainerNetwork, game: Game, labels: Labels, schema: Schema | ImageSchema, absent: Array
+) -> LabelSet | None:
     """The free masked copies of training rows, if there are any."""
     views = labels.views
     if views is None:
         return None
-    matrix = read_table(labels.data, schema=schema, what="the labelled table").matrix
+    matrix = read_like(labels.data, schema, "the labelled table").matrix
     masked = np.where(game.players.columns(views.kept), matrix[views.rows], absent)
-    return _as_set(network, game, masked, views.outputs, views.values)
+    return _as_set(network, masked, views.outputs - game.base_values, views.values)
 
 
 def _errors(labels: Labels) -> torch.Tensor:
@@ -175,7 +257,7 @@ def _fit_total_model(network: ExplainerNetwork, matrix: torch.Tensor, totals: to
     for _ in range(1_000):
         index = torch.randint(len(matrix), (min(512, len(matrix)),), generator=generator).to(matrix.device)
         with torch.no_grad():
-            inputs = network.features(matrix[index])
+            inputs = network.total_inputs(matrix[index])
         loss = (network.total_model(inputs) - target[index]).square().mean()
         optimizer.zero_grad()
         torch.autograd.backward(loss)

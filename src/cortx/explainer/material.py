@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cortx.errors import InputError
 from cortx.estimators.shapley import shapley, views_per_row
-from cortx.explainer.budget import Plan, walk_values
+from cortx.explainer.budget import Plan, Stream, walk_values
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explainer.store import Ask, LabelStore, averaged
 from cortx.games import Game, Rows
@@ -43,6 +43,8 @@ class Material:
     """Positions of the calibration rows: nothing may be learned from them, not even the scale of a column."""
     noisy: bool = False
     """Whether the training labels are sampled, right on average only."""
+    stream: Stream | None = None
+    """Instead of training labels: fresh ones in every step."""
     costs: dict[str, Any] = field(default_factory=dict)
 
 

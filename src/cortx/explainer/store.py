@@ -62,10 +62,10 @@ class LabelStore:
     @staticmethod
     def key_of(game: Game, seed: int) -> str:
         """A hash of the game and the seed; the model is recognised by its outputs (`belongs_to`)."""
-        settings = [seed, game.players.names, game.model.output, str(game.spec(game.schema).target)]
+        settings = [seed, game.players.names, game.model.output, str(game.target)]
         parts = hashlib.sha256(json.dumps(settings).encode())
-        for array in (game.absent, game.players.column_player):
-            parts.update(np.ascontiguousarray(array).tobytes())
+        for part in game.identity():
+            parts.update(part.encode() if isinstance(part, str) else part.tobytes())
         return parts.hexdigest()
 
     @classmethod

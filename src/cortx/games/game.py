@@ -11,21 +11,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cortx.errors import InputError
-from cortx.games.models import Model, Output, adapt
-from cortx.games.players import Groups, Players, coalition_words, make_players
+from cortx.errors import InputError, ModelError
+from cortx.games.absent import OWN, check_image_reference, fixed_image, own_image
+from cortx.games.models import Model, Output, Precision, adapt
+from cortx.games.players import Groups, ImagePlayers, Patches, Players, Segments, coalition_words, make_players
+from cortx.images import Images, ImageSchema, read_images
 from cortx.tables import FRAMES, Matrix, Schema, Table, convert_schema, plain, read_table, reference_row, write_table
 
 BoolArray = npt.NDArray[np.bool_]
 Array = npt.NDArray[np.float64]
 MIB = 2**20
+IMAGE_COPIES = 40
+"""How many float32 copies of an image a convolutional network holds at a time, about."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of a game, ready to be masked."""
 
-    table: Table
+    table: Table | Images
     active: BoolArray
     """(rows, players): false where a player equals its reference, so its presence changes nothing."""
     words: npt.NDArray[np.uint64]
@@ -36,22 +40,25 @@ class Rows:
         return len(self.table)
 
     def take(self, index: npt.NDArray[np.int64]) -> Rows:
-        table = Table(self.table.matrix[index], self.table.schema)
-        return Rows(table, self.active[index], self.words[index], None)
+        return Rows(self.table.take(index), self.active[index], self.words[index], None)
 
 
 @dataclass(frozen=True, eq=False)
 class GameSpec:
     """Everything about a game but its model: what a saved explainer keeps."""
 
-    schema: Schema
-    absent: Matrix
+    schema: Schema | ImageSchema
+    absent: Any
+    """What replaces absent columns, (sample, columns); for an image game (1, numbers), not used with `own_reference`."""
     players: Players
     output: Output
     target: int | str | None
     frame: str | None
     base_values: Array
     output_names: tuple[str, ...] | None
+    own_reference: str | None = None
+    """"mean" or "blur": what each image is its own reference by."""
+    precision: Precision = None
 
 
 class Game:
@@ -63,7 +70,8 @@ class Game:
         A torch module, a scikit-learn estimator or Pipeline, an XGBoost or LightGBM model, the path of an ONNX
         file, or a function from a table (of the kind you give) to numbers.
     reference:
-        A table (its mean, and the mode of categorical columns), a single row (that row), or ``"zero"``.
+        A table (its mean, and the mode of categorical columns), a single row (that row), or ``"zero"``. For images:
+        ``"zero"``, ``"mean"`` (each image's own mean colour), ``"blur"`` (each image blurred), or an image.
     background:
         Instead of `reference`: a sample of rows; v(S) is then the average over them (paid for once per row).
     output:
@@ -72,7 +80,8 @@ class Game:
         One class (its label or number), or ``"all"``. By default the positive class of a binary classifier, and
         every output of any other model.
     players:
-        Groups of columns that are explained as one, ``{"colour": ["colour_red", "colour_blue"]}``.
+        Groups of columns that are explained as one, ``{"colour": ["colour_red", "colour_blue"]}``. `Patches` or
+        `Segments` make it a game of images: the model is then given images as you give them, as float32.
     categorical:
         Numeric columns (names or numbers) that hold categories; text, category and boolean columns always do.
     frame:
@@ -80,7 +89,10 @@ class Game:
         reference if that is a frame, else of the rows; pandas where the library takes no other. A scikit-learn
         Pipeline may read missing values otherwise in another kind of frame: give it the kind it was fitted on.
     memory_budget:
-        Bytes of masked rows that may exist at a time.
+        Bytes of masked rows that may exist at a time; by default 64 MiB, for images on a GPU 4 GiB.
+    precision:
+        ``"float16"`` or ``"bfloat16"``: a torch module on a GPU is run in reduced precision (autocast), which is
+        several times as fast; by default as its weights are.
     """
 
     def __init__(
@@ -91,30 +103,40 @@ class Game:
         background: Any = None,
         output: Output = "auto",
         target: int | str | None = None,
-        players: Groups | None = None,
+        players: Groups | Patches | Segments | None = None,
         categorical: Iterable[str | int] = (),
         frame: str | None = None,
-        memory_budget: int = 64 * MIB,
+        memory_budget: int | None = None,
+        precision: Precision = None,
     ) -> None:
-        if (reference is None) == (background is None):
+        self._layout = players if isinstance(players, (Patches, Segments)) else None
+        if self._layout is not None:
+            check_image_reference(reference, background)
+        elif (reference is None) == (background is None):
             raise InputError("give either reference= (a table, a row or 'zero') or background= (a sample of rows)")
-        if isinstance(reference, str) and reference != "zero":
+        elif isinstance(reference, str) and reference != "zero":
             raise InputError(f"reference must be a table, a row or 'zero', got {reference!r}")
         if frame is not None and frame not in FRAMES:
             raise InputError(f"frame must be one of {', '.join(FRAMES)}, got {frame!r}")
         if isinstance(categorical, str):
             raise InputError(f"categorical must list columns, got {categorical!r}; use [{categorical!r}]")
-        if memory_budget < MIB:
+        if memory_budget is not None and memory_budget < MIB:
             raise InputError(f"memory_budget is in bytes and at least {MIB}, got {memory_budget}")
-        self.model: Model = adapt(model, output)
-        self.memory_budget = int(memory_budget)
+        self.model: Model = adapt(model, output, precision)
+        large = self._layout is not None and self.device.type != "cpu"
+        self.memory_budget = int(memory_budget or (4096 * MIB if large else 64 * MIB))
         self.evaluations = 0
         self._target = int(target) if isinstance(target, np.integer) else target
-        self._groups = players
+        self._groups = None if isinstance(players, (Patches, Segments)) else players
         self._categorical = tuple(categorical)
         self._frame = frame
-        self._schema: Schema | None = None
-        self._absent: Matrix | None = None
+        self._precision: Precision = precision
+        self._schema: Schema | ImageSchema | None = None
+        self._absent: Any = None
+        self.own_reference = reference if self._layout is not None and _is_own(reference) else None
+        self._image_reference = reference if self._layout is not None else None
+        if self._layout is not None:
+            return
         if background is not None:
             sample = read_table(background, categorical=self._categorical, what="the background")
             if len(sample) == 0:
@@ -125,26 +147,50 @@ class Game:
 
     # What the game knows about its table -----------------------------------------------------------------
 
-    def _use(self, absent: Table) -> None:
+    @property
+    def of_images(self) -> bool:
+        """Whether its rows are images."""
+        return self._layout is not None
+
+    @property
+    def target(self) -> int | str | None:
+        """The class that is explained, as it was asked for."""
+        return self._target
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and masked images are made."""
+        return self.model.device
+
+    def _use(self, absent: Table | Images) -> None:
         self._schema, self._absent = absent.schema, absent.matrix
         self.__dict__.pop("players", None)  # their names follow the columns
 
     @property
-    def schema(self) -> Schema:
+    def schema(self) -> Schema | ImageSchema:
         if self._schema is None:
-            raise InputError("reference='zero' learns its columns from the first table; call game.rows(X) first")
+            images = "an image game learns the size from the first images"
+            what = images if self.of_images else "reference='zero' learns its columns from the first table"
+            raise InputError(f"{what}; call game.rows(X) first")
         return self._schema
 
     @property
-    def absent(self) -> Matrix:
+    def absent(self) -> Any:
         """What replaces absent columns: the reference, (1, columns), or the background, (sample, columns)."""
         _ = self.schema
-        assert self._absent is not None
         return self._absent
 
     @cached_property
     def players(self) -> Players:
+        if self._layout is not None:
+            assert isinstance(self.schema, ImageSchema)
+            return self._layout.players(self.schema)
         return make_players(self.schema.names, self._groups)
+
+    @property
+    def image_players(self) -> ImagePlayers:
+        assert isinstance(self.players, ImagePlayers)
+        return self.players
 
     @property
     def n_players(self) -> int:
@@ -157,9 +203,31 @@ class Game:
 
     @cached_property
     def base_values(self) -> Array:
-        """v(empty set), (outputs,): the model's output when every player is absent."""
-        mean: Array = self.outputs_of(Table(self.absent, self.schema)).mean(axis=0)
+        """v(empty set), (outputs,): the model's output when every player is absent.
+
+        Where each image is its own reference this is the output for an image of zeros; `empty_values` has the others.
+        """
+        mean: Array = self.outputs_of(self._as_rows(self.absent)).mean(axis=0)
         return mean
+
+    def empty_values(self, rows: Rows) -> Array:
+        """v(empty set) of each row, (rows, outputs): the same for all, unless each image is its own reference."""
+        return self.empty_of(rows.table)
+
+    def empty_of(self, table: Table | Images) -> Array:
+        """The same for rows that were read already."""
+        if self.own_reference is None:
+            return np.broadcast_to(self.base_values, (len(table), self.n_outputs))
+        assert isinstance(table, Images)
+        own = own_image(self.own_reference, torch.from_numpy(table.matrix), table.schema).numpy()
+        return self.outputs_of(Images(own, table.schema))
+
+    def has_base_values(self, bases: Array) -> bool:
+        """Whether v(none) of labels, (rows, outputs), can be this game's; rounding of the model aside."""
+        if self.own_reference is not None:
+            return True
+        tolerance = 1e-4 if self._precision is None else 1e-2
+        return bool(np.allclose(bases, self.base_values, rtol=tolerance, atol=1e-2 * tolerance))
 
     @property
     def n_outputs(self) -> int:
@@ -176,6 +244,9 @@ class Game:
     def rows(self, data: Any) -> Rows:
         """Reads and checks rows: columns by name, no infinities, at least one row."""
         data = plain(data)
+        if self._layout is not None:
+            return self._image_rows(data)
+        assert not isinstance(self._schema, ImageSchema)
         table = read_table(data, schema=self._schema, categorical=self._categorical, what="the table")
         if len(table) == 0:
             raise InputError("the table has no rows; give at least one")
@@ -187,6 +258,56 @@ class Game:
         elif self._schema.frame == "numpy" and table.schema.frame != "numpy":
             self._use(Table(self.absent, table.schema))  # an array has no names: the first frame gives them
         return self._ready(table, data)
+
+    def with_model(self, model: Any, output: Output = "probability") -> Game:
+        """The same image game of another model: the same parts, reference and precision."""
+        assert self._layout is not None
+        game = Game(
+            model, self._image_reference, output=output, target=self._target, players=self._layout,
+            memory_budget=self.memory_budget, precision=self._precision,
+        )  # fmt: skip
+        if self._schema is not None:
+            assert isinstance(self._schema, ImageSchema)
+            game._use(Images(self.absent, self._schema))
+        return game
+
+    def masked_images(self, matrix: torch.Tensor, coalitions: torch.Tensor) -> torch.Tensor:
+        """x_S of images on the model's device: (n, numbers), (n, players) bool to (n, numbers)."""
+        schema = self.schema
+        assert isinstance(schema, ImageSchema)
+        if self.own_reference is None:
+            absent = torch.from_numpy(self.absent).to(matrix.device)
+        else:
+            absent = own_image(self.own_reference, matrix, schema)
+        present = coalitions.index_select(1, torch.from_numpy(self.players.column_player).to(matrix.device))
+        return torch.where(present, matrix, absent)
+
+    def _image_rows(self, data: Any) -> Rows:
+        layout = self._layout
+        assert layout is not None
+        known = self._schema
+        assert known is None or isinstance(known, ImageSchema)
+        images = read_images(data, schema=known, channels=layout.channels, pixels=layout.pixels)
+        if known is None:
+            layout.players(images.schema)  # refuses what does not fit before anything is kept
+            self._use(
+                Images(
+                    fixed_image("zero" if self.own_reference else self._image_reference, images.schema), images.schema
+                )
+            )
+        active = np.empty((len(images), self.n_players), dtype=bool)
+        for part in _slices(len(images), 4_096):
+            matrix = images.matrix[part]
+            absent = self.absent
+            if self.own_reference is not None:
+                absent = own_image(self.own_reference, torch.from_numpy(matrix), images.schema).numpy()
+            active[part] = self.players.any_column(matrix != absent)
+        return Rows(images, active, images.row_words(), data)
+
+    def _as_rows(self, matrix: Any) -> Table | Images:
+        """Encoded rows with the game's own schema."""
+        schema = self.schema
+        return Images(matrix, schema) if isinstance(schema, ImageSchema) else Table(matrix, schema)
 
     def _ready(self, table: Table, data: Any) -> Rows:
         return Rows(table, self.players.any_column(self._differs(table.matrix)), table.row_words(), data)
@@ -204,7 +325,7 @@ class Game:
         """v(all players), (rows, outputs): the model's own output."""
         return self.outputs_of(rows.table)
 
-    def outputs_of(self, table: Table) -> Array:
+    def outputs_of(self, table: Table | Images) -> Array:
         """The model's outputs for a table, (rows, outputs), in chunks."""
         # Copies: a model that changes its input in place must not change ours.
         parts = [self._predict(table.matrix[part].copy(), table.schema) for part in _slices(len(table), self._chunk)]
@@ -251,8 +372,42 @@ class Game:
             result[part] = self._masked(matrix, masks, rows.table.schema)[:, 0]
         return result[inverse]
 
-    def _masked(self, matrix: Matrix, coalitions: BoolArray, schema: Schema) -> Array:
+    def values_of(self, matrix: torch.Tensor, coalitions: torch.Tensor) -> torch.Tensor:
+        """v(S) of images, all on the model's device: (n, numbers), (n, k, players) bool to (n, k, outputs) float32."""
+        schema, device = self.schema, self.device
+        assert isinstance(schema, ImageSchema)
+        n, k, n_players = coalitions.shape
+        masks = coalitions.reshape(n * k, n_players)
+        parts = []
+        # Parts of equal size: a compiled model is compiled anew for every other one.
+        for part in _slices(n * k, -(-n * k // -(-n * k // self._chunk))):
+            rows = matrix[torch.arange(part.start, part.stop, device=device) // k]
+            parts.append(self._predict_images(self.masked_images(rows, masks[part]), schema))
+        return torch.cat(parts).view(n, k, -1)
+
+    def _predict_images(self, matrix: torch.Tensor, schema: ImageSchema) -> torch.Tensor:
+        """The model on flat images, (n, outputs) float32 on its device; every evaluation is counted here."""
+        n = len(matrix)
+        images = matrix.reshape(n, *schema.shape)
+        self.evaluations += n
+        if not self.model.tensor:
+            outputs = self._select(self.model(images.cpu().numpy(), n))
+            return torch.from_numpy(outputs).to(self.device, torch.float32)
+        outputs = self.model.tensors(images, n).to(torch.float32)
+        if not bool(torch.isfinite(outputs).all()):
+            raise ModelError(
+                f"the model returned NaN or infinity for some of {n} masked images; check it on such images"
+            )
+        chosen: torch.Tensor = self._select(outputs)
+        return chosen
+
+    def _masked(self, matrix: Any, coalitions: BoolArray, schema: Schema | ImageSchema) -> Array:
         """One chunk: x_S = S*x + (1-S)*x_r (paper Sec. 2.1), its outputs averaged over the background."""
+        if isinstance(schema, ImageSchema):
+            n, (_, k, n_players) = len(matrix), coalitions.shape
+            kept = torch.from_numpy(np.ascontiguousarray(coalitions)).to(self.device).expand(n, k, n_players)
+            images = torch.from_numpy(matrix).to(self.device)
+            return self.values_of(images, kept).double().cpu().numpy()
         dtype, device = self.model.dtype, self.model.device
         present = torch.from_numpy(self.players.columns(coalitions)).to(device)  # (rows or 1, k, columns)
         rows = torch.from_numpy(matrix).to(device, dtype)[:, None, :]
@@ -265,8 +420,10 @@ class Game:
         assert total is not None
         return total / len(self.absent)
 
-    def _predict(self, matrix: Matrix | torch.Tensor, schema: Schema) -> Array:
+    def _predict(self, matrix: Any, schema: Schema | ImageSchema) -> Array:
         """The model on encoded rows, (rows, outputs); every evaluation is counted here."""
+        if isinstance(schema, ImageSchema):
+            return self._predict_images(torch.from_numpy(matrix).to(self.device), schema).double().cpu().numpy()
         n_rows = int(matrix.shape[0])
         batch: Any
         if self.model.tensor:
@@ -290,14 +447,16 @@ class Game:
         allowed = self.model.frames
         return convert_schema(schema, self._frame or (schema.frame if schema.frame in allowed else allowed[0]))
 
-    def _select(self, outputs: Array) -> Array:
+    def _select(self, outputs: Any) -> Any:
+        """The outputs that are explained, of an array or a tensor (rows, outputs)."""
         names, target = self.model.class_names, self._target
         of_classes = self.model.output != "raw" or (names is not None and len(names) == 2)
         if target is None:
             return outputs[:, 1:] if outputs.shape[1] == 2 and of_classes else outputs
         if outputs.shape[1] == 1 and of_classes:  # one number stands for both classes
             other = 1 - outputs if self.model.output == "probability" else -outputs
-            outputs = np.concatenate([other, outputs], axis=1)
+            both = [other, outputs]
+            outputs = torch.cat(both, 1) if isinstance(outputs, torch.Tensor) else np.concatenate(both, axis=1)
         n = outputs.shape[1]
         if target == "all":
             return outputs
@@ -314,20 +473,28 @@ class Game:
     def _chunk(self) -> int:
         """Rows for each call of the model: what suits the model, within the memory budget."""
         # A masked row exists as numbers, as the model's table and, inside the model, a few times more.
-        row_bytes = 8 * len(self.schema.columns) * 6
+        if isinstance(self.schema, ImageSchema):
+            row_bytes = 4 * self.schema.n_numbers * IMAGE_COPIES
+        else:
+            row_bytes = 8 * len(self.schema.columns) * 6
         return max(1, min(self.model.chunk_rows, self.memory_budget // row_bytes))
 
     # Saving and recognising ---------------------------------------------------------------------------------
 
-    def fingerprint(self, matrix: Matrix, schema: Schema) -> Array:
+    def identity(self) -> list[Any]:
+        """Arrays and words that tell this game, its model aside, from any other."""
+        arrays = [np.ascontiguousarray(self.absent), np.ascontiguousarray(self.players.column_player)]
+        return [*arrays, *([self.own_reference] if self.own_reference else [])]
+
+    def fingerprint(self, matrix: Any, schema: Schema | ImageSchema) -> Array:
         """The model's outputs on encoded probe rows, to recognise it again; not counted as cost."""
         spent = self.evaluations
         try:
-            return self.outputs_of(Table(matrix, schema))
+            return self.outputs_of(Images(matrix, schema) if isinstance(schema, ImageSchema) else Table(matrix, schema))
         finally:
             self.evaluations = spent
 
-    def spec(self, schema: Schema) -> GameSpec:
+    def spec(self, schema: Schema | ImageSchema) -> GameSpec:
         """The game without its model; `schema` is that of the rows it was used on."""
         return GameSpec(
             schema=schema,
@@ -338,11 +505,15 @@ class Game:
             frame=self._frame,
             base_values=self.base_values,
             output_names=self.output_names,
+            own_reference=self.own_reference,
+            precision=self._precision,
         )
 
     @classmethod
-    def from_spec(cls, model: Any, spec: GameSpec, memory_budget: int = 64 * MIB) -> Game:
+    def from_spec(cls, model: Any, spec: GameSpec, memory_budget: int | None = None) -> Game:
         """The game of a spec, with a model again."""
+        if isinstance(spec.schema, ImageSchema):
+            return cls._image_game(model, spec, memory_budget)
         columns = enumerate(spec.players.names)
         groups = {name: np.flatnonzero(spec.players.column_player == i).tolist() for i, name in columns}
         game = cls(
@@ -356,6 +527,28 @@ class Game:
         )
         game._use(Table(spec.absent, spec.schema))
         return game
+
+    @classmethod
+    def _image_game(cls, model: Any, spec: GameSpec, memory_budget: int | None) -> Game:
+        schema, players = spec.schema, spec.players
+        assert isinstance(schema, ImageSchema)
+        assert isinstance(players, ImagePlayers)
+        layout: Patches | Segments
+        if players.grid is None:
+            layout = Segments(players.pixel_player, channels=schema.channels, pixels=schema.pixels)
+        else:
+            height, width = (side // count for side, count in zip(schema.size, players.grid, strict=True))
+            layout = Patches((height, width), channels=schema.channels, pixels=schema.pixels)
+        game = cls(
+            model, spec.own_reference or "zero", output=spec.output, target=spec.target, players=layout,
+            memory_budget=memory_budget, precision=spec.precision,
+        )  # fmt: skip
+        game._use(Images(spec.absent, schema))
+        return game
+
+
+def _is_own(reference: Any) -> bool:
+    return isinstance(reference, str) and reference in OWN
 
 
 def _reference_table(reference: Any, categorical: tuple[str | int, ...]) -> Table:

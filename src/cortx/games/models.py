@@ -14,6 +14,7 @@ from cortx.errors import InputError, ModelError, need
 from cortx.tables import FRAMES
 
 Output = Literal["auto", "probability", "log-odds", "raw"]
+Precision = Literal["float16", "bfloat16"] | None
 OUTPUTS: tuple[str, ...] = ("auto", "probability", "log-odds", "raw")
 Array = npt.NDArray[np.float64]
 
@@ -42,15 +43,27 @@ class Model(ABC):
 
     def __call__(self, batch: Any, n_rows: int) -> Array:
         """The outputs, checked: (rows, outputs), finite."""
+        return _checked(self._ask(batch, n_rows), n_rows)
+
+    def tensors(self, batch: torch.Tensor, n_rows: int) -> torch.Tensor:
+        """The same as a tensor on the model's device, its numbers not looked at."""
+        values = torch.as_tensor(self._ask(batch, n_rows)).to(self.device)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.ndim != 2 or len(values) != n_rows or values.shape[1] == 0:
+            raise ModelError(
+                f"the model returned shape {tuple(values.shape)} for {n_rows} images; expected ({n_rows}, outputs)"
+            )
+        return values
+
+    def _ask(self, batch: Any, n_rows: int) -> Any:
         try:
-            values = self.outputs(batch)
+            return self.outputs(batch)
         except (InputError, ModelError):
             raise
         except Exception as error:
             raise ModelError(
                 f"the model raised {type(error).__name__} on a batch of {n_rows} masked rows: {error}"
             ) from error
-        return _checked(values, n_rows)
 
 
 def _checked(values: Any, n_rows: int) -> Array:
@@ -103,12 +116,18 @@ class TorchModel(Model):
 
     tensor = True
 
-    def __init__(self, module: torch.nn.Module, output: Output) -> None:
+    def __init__(self, module: torch.nn.Module, output: Output, precision: Precision = None) -> None:
         super().__init__("raw" if output == "auto" else output)
         self.module = module
+        self.precision = None if precision is None else getattr(torch, precision)
         tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
         self.dtype = tensors[0].dtype if tensors else torch.float32
         self.device = tensors[0].device if tensors else torch.device("cpu")
+        places = {str(tensor.device) for tensor in tensors}
+        if len(places) > 1:
+            raise InputError(
+                f"the module's weights lie on several devices ({', '.join(sorted(places))}); move it to one"
+            )
         # Rows for each pass through the module, as its caches like them, and for each masked batch, so that the
         # work around the passes is done for many of them at once.
         self.pass_rows = 4_096 if self.device.type == "cpu" else 262_144
@@ -120,7 +139,7 @@ class TorchModel(Model):
             self.module.eval()
         try:
             with torch.inference_mode():
-                logits = self._passes(batch)
+                logits = self._passes(batch.to(self.dtype)) if self.precision is None else self._reduced(batch)
                 if self.output == "probability":
                     logits = probability_from_logits(logits)
                 elif self.output == "log-odds":
@@ -129,6 +148,12 @@ class TorchModel(Model):
         finally:
             for part in training:  # each as it was: a frozen layer inside a training module stays frozen
                 part.training = True
+
+    def _reduced(self, batch: torch.Tensor) -> torch.Tensor:
+        if batch.ndim == 4:  # what reduced-precision convolutions like best
+            batch = batch.to(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, self.precision):
+            return self._passes(batch).float()
 
     def _passes(self, batch: torch.Tensor) -> torch.Tensor:
         parts = []
@@ -297,7 +322,7 @@ class OnnxModel(Model):
         super().__init__(("probability" if named else "raw") if output == "auto" else output)
 
     def outputs(self, batch: Any) -> Any:
-        feed = {self.inputs[0].name: batch.numpy()} if self.tensor else _onnx_columns(self.inputs, batch)
+        feed = {self.inputs[0].name: batch.to(self.dtype).numpy()} if self.tensor else _onnx_columns(self.inputs, batch)
         values = self.session.run([self.output_name], feed)[0]
         if self.probabilities:
             return _from_probability(values, self.output)
@@ -336,8 +361,12 @@ def _frames(model: Any) -> tuple[str, ...]:
     return {"lightgbm": ("pandas", "numpy"), "xgboost": ("pandas", "numpy", "polars")}.get(_library(model), FRAMES)
 
 
-def adapt(model: Any, output: Output) -> Model:
+def adapt(model: Any, output: Output, precision: Precision = None) -> Model:
     """The adapter for a model: torch module, ONNX file, booster, scikit-learn estimator, or any callable."""
+    if precision not in (None, "float16", "bfloat16"):
+        raise InputError(f"precision must be 'float16', 'bfloat16' or None, got {precision!r}")
+    if precision is not None and not isinstance(model, (torch.nn.Module, Model)):
+        raise InputError(f"precision={precision!r} is for torch modules, got a {type(model).__qualname__}")
     if output not in OUTPUTS:
         raise InputError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, got {output!r}")
     if isinstance(model, Model):
@@ -345,7 +374,7 @@ def adapt(model: Any, output: Output) -> Model:
     if isinstance(model, type):
         raise InputError(f"the model is the class {model.__qualname__}; give a fitted instance of it")
     if isinstance(model, torch.nn.Module):
-        return TorchModel(model, output)
+        return TorchModel(model, output, precision)
     if isinstance(model, (str, Path)) or type(model).__name__ == "InferenceSession":
         return OnnxModel(model, output)
     if type(model).__name__ == "Booster" and _library(model) in ("xgboost", "lightgbm"):

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 Data = Literal["census", "bankruptcy"]
+Download = Literal["census", "bankruptcy", "cifar10"]
 MOST_WORKERS = 16
 
 app = typer.Typer(
@@ -49,7 +50,7 @@ def bankruptcy(
 
 @app.command()
 def download(
-    name: Annotated[Data, typer.Argument(help="The data set.", show_default=False)],
+    name: Annotated[Download, typer.Argument(help="The data set.", show_default=False)],
     to: Annotated[
         Path | None,
         typer.Option(

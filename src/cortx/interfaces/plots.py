@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cortx.drawing import INK, NEUTRAL, log_axis, new_figure, tidy
 from cortx.errors import InputError
 from cortx.explanation import Explanation
+from cortx.interfaces.image_plots import compare_images, image, masking_curves
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.metrics.inputs import Attributions, as_pair, finite_values
 
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
 
     from cortx.explainer.report import QualityReport
 
-__all__ = ["agreement", "comparison", "learning_curve", "quality", "summary", "waterfall"]
+__all__ = [
+    "agreement",
+    "compare_images",
+    "comparison",
+    "image",
+    "learning_curve",
+    "masking_curves",
+    "quality",
+    "summary",
+    "waterfall",
+]
 
 Array = npt.NDArray[np.float64]
 

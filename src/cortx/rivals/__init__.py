@@ -17,9 +17,20 @@ RIVALS: Registry[Rival] = Registry(
         "captum-sampling": "cortx.rivals.peers:CaptumSampling",
         "shapiq-kernel": "cortx.rivals.peers:ShapiqKernel",
         "fastshap": "cortx.rivals.fastshap:FastSHAP",
+        "fastshap-images": "cortx.rivals.fastshap_images:ImageFastSHAP",
         "supervised": "cortx.rivals.supervised:SupervisedRTX",
         "l2x": "cortx.rivals.l2x:L2X",
+        "saliency": "cortx.rivals.gradients:Saliency",
+        "integrated-gradients": "cortx.rivals.gradients:IntegratedGradients",
+        "smoothgrad": "cortx.rivals.gradients:SmoothGrad",
+        "gradcam": "cortx.rivals.gradients:GradCAM",
+        "deepshap": "cortx.rivals.gradients:DeepSHAP",
+        "rise": "cortx.rivals.rise:RISE",
+        "xrai": "cortx.rivals.xrai:XRAI",
     },
 )
 
-__all__ = ["RIVALS", "Rival"]
+IMAGE_RIVALS = ("saliency", "integrated-gradients", "smoothgrad", "gradcam", "deepshap", "rise", "xrai")
+"""Those that explain one class of images, by their pixels."""
+
+__all__ = ["IMAGE_RIVALS", "RIVALS", "Rival"]

@@ -175,6 +175,8 @@ class FastSHAP(Rival):
         `validation` are rows that choose the best moment by the loss; by default some of X, which then train nothing.
         The published form runs to its own end where no budget stops it.
         """
+        if game.of_images:
+            raise InputError("FastSHAP learns from tables, and this is a game of images; use ImageFastSHAP")
         started, before = perf_counter(), game.evaluations
         rows = game.rows(X)
         given = None if validation is None else game.rows(validation)

@@ -122,7 +122,7 @@ def _mean_square(network: ExplainerNetwork, labels: LabelSet) -> Tensor:
     """The mean of h h', (hidden, hidden), in float64."""
     total: Tensor | float = 0.0
     for part in labels.parts(AT_A_TIME):
-        hidden = network.attribution.hidden(network.latent(part.codes), part.total).double()
+        hidden = network.hidden(part.codes, part.total).double()
         total = total + hidden.T @ hidden
     assert isinstance(total, Tensor)
     return total / len(labels)

@@ -1,4 +1,4 @@
-"""Explanation encoders for tables. Weights are drawn from the generator that is handed in."""
+"""Explanation encoders: settings, and the networks for tables. Weights are drawn from the given generator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from cortx.errors import InputError
 
-Kind = Literal["mlp", "residual"]
+Kind = Literal["mlp", "residual", "resnet18", "decoder"]
+KINDS = {"encoder": ("mlp", "residual", "resnet18"), "head": ("mlp", "residual", "decoder")}
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,10 @@ class EncoderConfig:
     depth: int = 3
     """Layers of an "mlp", blocks of a "residual" network."""
     latent: int = 256
+    """"resnet18" (for images) has 8 times its width instead, and no depth to choose."""
 
     def __post_init__(self) -> None:
-        _check(self.kind, self.width, self.depth, self.latent)
+        _check("encoder", self.kind, self.width, self.depth, self.latent)
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,12 @@ class HeadConfig:
     """Whether the loss sees attributions that already add up; the paper normalizes only afterwards."""
 
     def __post_init__(self) -> None:
-        _check(self.kind, self.width, self.depth)
+        _check("head", self.kind, self.width, self.depth)
 
 
-def _check(kind: str, *sizes: int) -> None:
-    if kind not in ("mlp", "residual"):
-        raise InputError(f"a network must be 'mlp' or 'residual', got {kind!r}")
+def _check(part: str, kind: str, *sizes: int) -> None:
+    if kind not in KINDS[part]:
+        raise InputError(f"the {part} must be one of {', '.join(map(repr, KINDS[part]))}, got {kind!r}")
     if min(sizes) < 1:
         raise InputError(f"widths and depths must be positive, got {sizes}")
 

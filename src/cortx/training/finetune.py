@@ -147,7 +147,9 @@ def finetune(
             result = result + weight * head_loss(network, head_name, LabelSet(*tensors[4:]), "own")
         return result
 
-    do, do_without_rough = (Step(loss, optimizer, config.clip) for _ in range(2))
+    network.eval()  # what is not trained stays as it is, also its running means
+    trained.train()
+    do, do_without_rough = (Step(loss, optimizer, config.clip, record=network.small) for _ in range(2))
     with progress_bar(f"training the {head_name} head", config.steps, show=show) as advance:
         advance(step, "")
         while step < config.steps:
@@ -162,7 +164,9 @@ def finetune(
                 do_without_rough([torch.tensor(0.0), *batch.tensors])
             step += 1
             if step % every == 0 or step == config.steps:
+                network.eval()
                 value = _validate(network, head_name, validation, config.loss)
+                trained.train()
                 if not history or value < min(history):
                     best.load_state_dict(trained.state_dict())
                 history.append(value)
@@ -172,6 +176,7 @@ def finetune(
             advance(1, f"validation {history[-1]:.4f}" if history else "")
     keep()
     trained.load_state_dict(best.state_dict())
+    network.eval()
     return history
 
 
@@ -191,7 +196,7 @@ def head_loss(network: ExplainerNetwork, head_name: str, batch: LabelSet, loss: 
 
 def _answer(network: ExplainerNetwork, head_name: str, batch: LabelSet) -> tuple[Head, Tensor]:
     head: Head = network.head(head_name)
-    return head, head.for_loss(network.latent(batch.codes), batch.total, batch.active)
+    return head, network.for_loss(head_name, batch.codes, batch.total, batch.active)
 
 
 def distance_loss(output: Tensor, labels: Tensor, scale: Tensor) -> Tensor:

@@ -33,6 +33,8 @@ class ExplainerNetwork(nn.Module):
 
     player_of: Tensor
     total_scale: Tensor
+    small = True
+    """Whether the launch of its kernels takes longer than they do."""
 
     def __init__(
         self,
@@ -79,9 +81,14 @@ class ExplainerNetwork(nn.Module):
         result: Tensor = self.encoder(self.features(codes))
         return result
 
+    def total_inputs(self, codes: Tensor) -> Tensor:
+        """What the output is guessed from."""
+        inputs: Tensor = self.features(codes)
+        return inputs
+
     def guess_total(self, codes: Tensor) -> Tensor:
         """f(x) - f(reference) as far as the network knows it, (rows, outputs)."""
-        guess: Tensor = self.total_model(self.features(codes)) * self.total_scale
+        guess: Tensor = self.total_model(self.total_inputs(codes)) * self.total_scale
         return guess
 
     def head(self, name: str) -> Head:
@@ -94,6 +101,14 @@ class ExplainerNetwork(nn.Module):
         head = self.heads["attribution"]
         assert isinstance(head, AttributionHead)
         return head
+
+    def for_loss(self, name: str, codes: Tensor, total: Tensor, active: Tensor) -> Tensor:
+        """What the loss of a head compares with labels."""
+        return self.head(name).for_loss(self.latent(codes), total, active)
+
+    def hidden(self, codes: Tensor, total: Tensor) -> Tensor:
+        """The last hidden layer behind the values, (rows, hidden)."""
+        return self.attribution.hidden(self.latent(codes), total)
 
     def forward(self, codes: Tensor, total: Tensor) -> Answer:
         latent, active = self.latent(codes), self.active(codes)

@@ -6,15 +6,19 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from cortx.errors import InputError
 from cortx.games import Game, Rows
-from cortx.seeding import row_uniforms, stream_seed
+from cortx.seeding import row_uniforms, stream_seed, uniforms_on
 
 Positives = Literal["compact", "random", "farthest"]
 POSITIVES: tuple[str, ...] = ("compact", "random", "farthest")
 BoolArray = npt.NDArray[np.bool_]
 Array = npt.NDArray[np.float64]
+
+REPEATING = 24
+"""Players of an image up to which copies may well coincide: it pays to look for those and evaluate them once."""
 
 
 def synthetic_positives(
@@ -50,10 +54,16 @@ def choose_positives(
     if how == "random":
         count = 1
     chosen = np.empty((len(rows), game.n_players), dtype=bool)
-    size = max(1, game.memory_budget // (count * (9 * game.n_players + 8 * game.n_outputs)))
+    on_device = game.of_images and game.n_players > REPEATING
+    # For every copy: of each player a draw, made of a few words of the same size, and whether it is kept.
+    copy_bytes = 48 * game.n_players + 24 * game.n_outputs if on_device else 9 * game.n_players + 8 * game.n_outputs
+    size = max(1, game.memory_budget // (count * copy_bytes))
     for start in range(0, len(rows), size):
         index = np.arange(start, min(start + size, len(rows)))
         part = rows.take(index)
+        if on_device:
+            chosen[index] = _chosen_on_device(game, part, outputs[index], how, count, keep, stream)
+            continue
         masks = synthetic_positives(part.words, game.n_players, count, keep, stream)
         if how == "random":
             chosen[index] = masks[:, 0]
@@ -62,3 +72,17 @@ def choose_positives(
             best = distance.argmin(axis=1) if how == "compact" else distance.argmax(axis=1)
             chosen[index] = masks[np.arange(len(index)), best]
     return chosen
+
+
+def _chosen_on_device(
+    game: Game, rows: Rows, outputs: Array, how: Positives, count: int, keep: float, stream: int
+) -> BoolArray:
+    """The same choice, (rows, players): copies of images are drawn, evaluated and compared where the model is."""
+    words = torch.from_numpy(rows.words.view(np.int64)).to(game.device)
+    masks = (uniforms_on(words, stream, count * game.n_players) < keep).view(len(rows), count, game.n_players)
+    if how == "random":
+        return masks[:, 0].cpu().numpy()
+    values = game.values_of(torch.from_numpy(rows.table.matrix).to(game.device), masks).double()
+    distance = (values - torch.from_numpy(outputs).to(game.device)[:, None, :]).norm(dim=2)
+    best = distance.argmin(dim=1) if how == "compact" else distance.argmax(dim=1)
+    return masks[torch.arange(len(rows), device=game.device), best].cpu().numpy()

@@ -113,7 +113,9 @@ def pretrain(
             result = result + head.loss(head.for_loss(latent, about.total, about.active), about.labels)
         return result
 
-    do = Step(loss, optimizer)
+    network.eval()
+    trained.train()
+    do = Step(loss, optimizer, record=network.small)
     saved = monotonic()
     matrix = torch.from_numpy(rows.table.matrix).to(network.device)
     size = min(config.batch_size, len(rows))
@@ -133,6 +135,7 @@ def pretrain(
                 keep()
                 saved = monotonic()
     keep()
+    network.eval()
     numbers = [float(one) for one in losses]
     history = [float(np.mean(numbers[first : first + 100])) for first in range(0, len(numbers), 100)]
     return history, earlier + game.evaluations - start
@@ -153,5 +156,7 @@ def _positives(
         round_=round_,
     )
     pick = torch.randint(len(game.absent), (len(rows),), generator=torch_generator(seed, "background", round_))
+    if game.of_images:
+        return game.masked_images(matrix, torch.from_numpy(kept).to(matrix.device))
     present, absent = torch.from_numpy(game.players.columns(kept)), torch.from_numpy(game.absent)[pick]
     return torch.where(present.to(matrix.device), matrix, absent.to(matrix.device))

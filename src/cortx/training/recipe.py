@@ -10,6 +10,7 @@ from cortx.training.encoders import EncoderConfig, HeadConfig
 from cortx.training.features import FeatureConfig
 from cortx.training.finetune import FinetuneConfig
 from cortx.training.pretrain import PretrainConfig
+from cortx.training.stream import StreamConfig
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Recipe:
     ranking: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(tune_encoder=False, loss="own", steps=2_000))
     validation_share: float = 0.1
     """Share of the labels that never trains anything and chooses the epoch."""
+    stream: StreamConfig | None = None
+    """For images: how a budget is learned from, as fresh labels for every image."""
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_share < 1:
@@ -44,6 +47,7 @@ class Recipe:
             attribution=FinetuneConfig(**data["attribution"]),
             ranking=FinetuneConfig(**data["ranking"]),
             validation_share=data["validation_share"],
+            stream=None if data.get("stream") is None else StreamConfig(**data["stream"]),
         )
 
 
@@ -97,13 +101,58 @@ def quick_recipe() -> Recipe:
     )
 
 
+def image_recipe() -> Recipe:
+    """The default for images (docs/decisions/0008-images.md): a decoder on all scales of the encoder, fresh labels."""
+    return Recipe(
+        name="default",
+        encoder=EncoderConfig("resnet18", width=64),
+        head=HeadConfig("decoder", width=128, depth=2),
+        pretrain=PretrainConfig(steps=300, rough_pairs=0, learning_rate=2e-4, batch_size=256),
+        attribution=FinetuneConfig(steps=3_000, learning_rate=1e-3),
+        stream=StreamConfig(),
+    )
+
+
+def quick_image_recipe() -> Recipe:
+    """The default for images in small."""
+    return Recipe(
+        name="quick",
+        encoder=EncoderConfig("resnet18", width=16),
+        head=HeadConfig("decoder", width=32, depth=1),
+        pretrain=PretrainConfig(steps=50, rough_pairs=0, learning_rate=2e-4, batch_size=64),
+        attribution=FinetuneConfig(steps=500, learning_rate=1e-3),
+        stream=StreamConfig(pairs=8, batch_size=64, imitation_steps=300),
+    )
+
+
+def paper_image_recipe() -> Recipe:
+    """CoRTX as written, for images (tab:hyper_setting, CIFAR-10): a ResNet-18 encoder, 300 positives, a 3-layer head."""
+    tables = paper_recipe()
+    return replace(
+        tables,
+        encoder=EncoderConfig("resnet18", width=64),
+        head=replace(tables.head, width=512),
+        # The paper does not say for how long; 600 steps are 12 passes over CIFAR-10.
+        pretrain=replace(tables.pretrain, n_positives=300, steps=600, rounds=1),
+        attribution=replace(tables.attribution, learning_rate=1e-3, weight_decay=1e-3),
+    )
+
+
 RecipeName = Literal["default", "quick", "paper"]
 _NAMED = {"default": default_recipe, "quick": quick_recipe, "paper": paper_recipe}
+_FOR_IMAGES = {"default": image_recipe, "quick": quick_image_recipe, "paper": paper_image_recipe}
 
 
-def get_recipe(recipe: RecipeName | Recipe) -> Recipe:
+def get_recipe(recipe: RecipeName | Recipe, *, images: bool = False) -> Recipe:
+    """A recipe by its name, for tables or for images; one that is given must suit them."""
     if isinstance(recipe, Recipe):
+        if (recipe.encoder.kind == "resnet18") != images:
+            kind = "images" if images else "tables"
+            raise InputError(
+                f"the recipe has the encoder {recipe.encoder.kind!r}, which is not for {kind}; start from "
+                f"cortx.training.recipe.get_recipe('default', images={images})"
+            )
         return recipe
     if recipe not in _NAMED:
         raise InputError(f"recipe must be one of {', '.join(map(repr, _NAMED))} or a Recipe, got {recipe!r}")
-    return _NAMED[recipe]()
+    return (_FOR_IMAGES if images else _NAMED)[recipe]()

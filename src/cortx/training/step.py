@@ -32,13 +32,18 @@ class Step:
     """Minimises ``loss(*inputs)``: gradients, clipping, update. Inputs keep their shapes from call to call.
 
     On a GPU the whole step is recorded once as a CUDA graph and replayed: these networks are so small that launching
-    their kernels one by one takes ten times as long as computing.
+    their kernels one by one takes ten times as long as computing. Convolutional ones are large enough (`record`).
     """
 
     def __init__(
-        self, loss: Callable[..., Tensor], optimizer: torch.optim.Optimizer, clip: float | None = None
+        self,
+        loss: Callable[..., Tensor],
+        optimizer: torch.optim.Optimizer,
+        clip: float | None = None,
+        *,
+        record: bool = True,
     ) -> None:
-        self.loss, self.optimizer, self.clip = loss, optimizer, clip
+        self.loss, self.optimizer, self.clip, self.record = loss, optimizer, clip, record
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor] = []
@@ -46,8 +51,11 @@ class Step:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
         """Does the step; gives the loss before it (on a GPU in a tensor that the next step overwrites)."""
-        if self.parameters[0].device.type != "cuda":
+        device = self.parameters[0].device
+        if device.type != "cuda":
             return self._eager(inputs)
+        if not self.record:
+            return self._eager([tensor.to(device) for tensor in inputs])
         with torch.cuda.device(self.parameters[0].device):  # graphs belong to the device that is current
             if self._graph is None:
                 self._record(inputs)

@@ -38,7 +38,11 @@ class AttributionHead(Head):
         return self.settle(self.hidden(latent, total), total, active)
 
     def for_loss(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
-        scores = self.scores(self.hidden(latent, total))
+        return self.settle_for_loss(self.hidden(latent, total), total, active)
+
+    def settle_for_loss(self, hidden: Tensor, total: Tensor, active: Tensor) -> Tensor:
+        """The scores that the loss sees: they add up, but nobody is forced to zero."""
+        scores = self.scores(hidden)
         return efficiency(scores, total, torch.ones_like(active)) if self.config.normalize_in_loss else scores
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:

@@ -1,0 +1,629 @@
+"""Pictures of explained images. Each function returns a matplotlib ``Figure`` and, given a `path`, saves it as PNG.
+
+Images come as an image game takes them: (images, channels, height, width), channels last, or grey
+(images, height, width); uint8 or floats. Red parts raise the output, blue parts lower it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.drawing import INK, new_figure, tidy
+from cortx.errors import InputError
+from cortx.explanation import Explanation
+from cortx.tables import plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["compare_images", "image", "masking_curves"]
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Labels = Sequence[int | str] | npt.NDArray[Any]
+Output = int | str | Labels | None
+
+# From weak to strong; red and blue stay apart for colour-blind people.
+LOWERS, RAISES = ("#3d8fd6", "#0a4a94"), ("#ef5a4c", "#a80f20")
+STRONGEST = 99  # percent of |values| that the colours tell apart; the few beyond share the last colour
+OPACITY = 0.9
+PALEST, CONTRAST = 0.98, 0.5  # the grey picture below a heat map, so that colours are not lost in dark parts
+SHARP = 256  # pixels of a smoothed heat map, at least
+MOST_IMAGES, A_LINE, MOST_CELLS = 64, 8, 400
+LONGEST_NAME = 28
+
+DIRECTIONS = ("exclusion", "inclusion")
+METRICS = {"top1": "top-1 accuracy", "log_odds": "log-odds", "delta_log_odds": "delta log-odds"}
+HIGHLIGHT = "#d55e00"
+LOOKS = (
+    ("#0072b2", "s"), ("#009e73", "X"), ("#cc79a7", "h"), ("#56b4e9", "^"), ("#8c6d00", "v"), ("#7b3294", "D"),
+    ("#4d4d4d", "P"), ("#15305b", "d"), ("#e69f00", "<"), ("#b39c7d", ">"), ("#00664b", "*"),
+)  # fmt: skip
+LINES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+
+
+def image(
+    images: Any,
+    explanation: Explanation,
+    *,
+    output: Output = None,
+    smooth: bool | int = True,
+    names: Sequence[str] | None = None,
+    labels: Labels | None = None,
+    overlay: bool = True,
+    players: Any = None,
+    pixels: tuple[float, float] | None = None,
+    path: str | Path | None = None,
+) -> Figure:
+    """Each image with what the model says of it, and below it the heat map of its attributions.
+
+    `output` is the class to explain: a number, a name, one of these for each image, or None for the class with the
+    largest model output. `smooth` averages each patch with its neighbours (True: 3 x 3, or the width of the window)
+    and blends between patches; False draws the attributions as they are. Without `overlay` the heat map stands alone.
+    `names` are the names of the classes, `labels` the true classes of the images, `pixels` the numbers of black and
+    white. `players` is ``game.players`` or a map (height, width) of the player of each pixel; explanations of patches
+    do without it. Every heat map has its own scale, symmetric about zero, to the 99th percentile of |value|.
+    """
+    window = _window(smooth)
+    pictures = _pictures(images, len(explanation), players, pixels)
+    scene = _Scene.of(pictures, {"the explanation": explanation}, output, names, labels, players)
+    [layer] = scene.layers
+    n_columns = min(len(pictures), A_LINE)
+    n_lines = -(-len(pictures) // A_LINE)
+    cell = 1.7 if n_columns > 4 else 2.4
+    texts = 0.3 + 0.17 * len(scene.about(0))
+    figure = new_figure("image()", (max(n_columns * cell, 3.4), n_lines * (2 * cell + texts) + 0.7))
+    grid = figure.subplots(2 * n_lines, n_columns, squeeze=False)
+    for axes in grid.flat:
+        _blank(axes)
+    for i, picture in enumerate(pictures):
+        line, column = divmod(i, A_LINE)
+        above, below = grid[2 * line, column], grid[2 * line + 1, column]
+        _draw_picture(above, picture)
+        above.set_title("\n".join(scene.about(i)), fontsize=9.5, color=INK)
+        scale = _draw_heat(below, picture, layer.cells(i), window, overlay)
+        below.set_title(_caption(layer.shown(i), scale), fontsize=8.5, color=INK)
+    _colour_key(figure, grid, "the output")
+    return _finish(figure, path)
+
+
+def compare_images(
+    images: Any,
+    explanations: Mapping[str, Explanation],
+    *,
+    output: Output = None,
+    smooth: bool | int = True,
+    names: Sequence[str] | None = None,
+    labels: Labels | None = None,
+    overlay: bool = True,
+    players: Any = None,
+    pixels: tuple[float, float] | None = None,
+    path: str | Path | None = None,
+) -> Figure:
+    """A line for each image: the picture, then the heat map of every method (paper fig:cifardemo, fig:cifarapx).
+
+    `explanations` maps the name of a method to its explanation, of all classes or of one. All methods show the same
+    class: `output`, or by default the one with the largest model output that any of the explanations knows (the first
+    that does). Every heat map has its own scale. The other arguments are those of `image`.
+    """
+    window = _window(smooth)
+    if not isinstance(explanations, Mapping) or len(explanations) == 0:
+        raise InputError("explanations must map at least one method to its Explanation, as in {'CoRTX': explanation}")
+    first = next(iter(explanations.values()))
+    pictures = _pictures(images, len(first), players, pixels)
+    scene = _Scene.of(pictures, explanations, output, names, labels, players)
+    n_lines, n_columns = len(pictures), 1 + len(explanations)
+    if n_lines * n_columns > MOST_CELLS:
+        raise InputError(f"{n_lines} images of {n_columns - 1} methods are too many to see; choose some: images[:8]")
+    cell = 1.3
+    figure = new_figure("compare_images()", (max(n_columns * cell + 1.2, 4.0), n_lines * cell + 1.2))
+    grid = figure.subplots(n_lines, n_columns, squeeze=False)
+    for i, picture in enumerate(pictures):
+        for axes in grid[i]:
+            _blank(axes)
+        _draw_picture(grid[i, 0], picture)
+        grid[i, 0].set_ylabel(
+            "\n".join(scene.about(i)), rotation=0, ha="right", va="center", labelpad=6, fontsize=9, color=INK
+        )
+        for axes, layer in zip(grid[i, 1:], scene.layers, strict=True):
+            _draw_heat(axes, picture, layer.cells(i), window, overlay)
+    for axes, method in zip(grid[0], ("image", *explanations), strict=True):
+        axes.set_title(_wrapped(method), fontsize=10, color=INK)
+    _colour_key(figure, grid, "the output (each heat map has its own scale)")
+    return _finish(figure, path)
+
+
+def masking_curves(
+    curves: Mapping[str, Mapping[str, Any]],
+    *,
+    metric: str = "top1",
+    highlight: str | None = None,
+    path: str | Path | None = None,
+) -> Figure:
+    """Exclusion and inclusion curves of all methods, the best first in each legend with its area (paper fig:exin).
+
+    `curves` maps a method to {"fractions": ..., "exclusion": ..., "inclusion": ...}: the share of the patches that are
+    removed or put back, most important first, and lists of the `metric` there ("top1", "log_odds" or
+    "delta_log_odds"). ``cortx.metrics.masking_curves(...).summary()`` is such a mapping too, and brings its own areas;
+    else they are trapezoids. The method `highlight`, by default the first, stands out.
+    """
+    if metric not in METRICS:
+        raise InputError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
+    read = _read_curves(curves, metric)
+    if highlight is None:
+        highlight = next(iter(read))
+    if highlight not in read:
+        raise InputError(f"highlight {highlight!r} is no method; expected one of {', '.join(read)}")
+    others = [method for method in read if method != highlight]
+    figure = new_figure("masking_curves()", (13.5, max(3.9, 1.6 + 0.25 * len(read))))
+    for k, (axes, verb) in enumerate(zip(figure.subplots(1, 2), ("removed", "put back"), strict=True)):
+        # Delta log-odds is what masking takes away: there exclusion should be large.
+        more_is_better = (k == 1) != (metric == "delta_log_odds")
+        pair = {method: both[k] for method, both in read.items()}
+        for method in sorted(pair, key=lambda method: pair[method].area * (-1 if more_is_better else 1)):
+            curve = pair[method]
+            label = f"{curve.written}  {_plain(method)}"
+            if method == highlight:
+                axes.plot(100 * curve.x, curve.y, color=HIGHLIGHT, linewidth=3.0, label=label, zorder=5)
+                continue
+            place = others.index(method)
+            colour, marker = LOOKS[place % len(LOOKS)]
+            every = max(1, len(curve.x) // 8)
+            axes.plot(
+                100 * curve.x, curve.y, color=colour, linestyle=LINES[place % len(LINES)], linewidth=1.4, label=label,
+                zorder=3, marker=marker, markersize=5, markevery=(place % every, every), markeredgecolor="white",
+                markeredgewidth=0.5,
+            )  # fmt: skip
+        axes.set_xlabel(f"% of the patches {verb}, most important first")
+        axes.set_ylabel(METRICS[metric])
+        kind, better = DIRECTIONS[k], "more" if more_is_better else "less"
+        axes.set_title(f"{kind} ({better} is better)", fontsize=11, color=INK)
+        axes.margins(x=0.01)
+        if metric == "top1":
+            axes.set_ylim(-0.02, 1.02)
+        tidy(axes)
+        key = axes.legend(
+            title="AUC", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9, labelcolor=INK,
+            handlelength=3.0, alignment="left",
+        )  # fmt: skip
+        key.get_title().set(color=INK, fontsize=9)
+        for text in key.get_texts():
+            if text.get_text().endswith(f"  {_plain(highlight)}"):
+                text.set_fontweight("bold")
+    return _finish(figure, path)
+
+
+# What the pictures read from images and explanations ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The attributions of one method, for the class that each image shows."""
+
+    values: Array
+    """(images, players)"""
+    cell_player: IntArray
+    """The player of each patch of a grid, or of each pixel where players are segments, (rows, columns)."""
+    classes: tuple[str, ...] | None
+    """The class of each image, where there are several outputs."""
+
+    def cells(self, i: int) -> Array:
+        """The attributions of one image on the grid of patches or pixels, (rows, columns)."""
+        return np.asarray(self.values[i][self.cell_player])
+
+    def shown(self, i: int) -> str | None:
+        return None if self.classes is None else self.classes[i]
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What is drawn and written: a layer for each method, and what is known of each image."""
+
+    layers: tuple[_Layer, ...]
+    predicted: tuple[str, ...] | None
+    labels: tuple[str, ...] | None
+
+    def about(self, i: int) -> list[str]:
+        """What to write at image i."""
+        said = [] if self.predicted is None else [self.predicted[i]]
+        return said if self.labels is None else [*said, f"true: {self.labels[i]}"]
+
+    @staticmethod
+    def of(
+        pictures: Array,
+        explanations: Mapping[str, Explanation],
+        output: Output,
+        names: Sequence[str] | None,
+        labels: Labels | None,
+        players: Any,
+    ) -> _Scene:
+        for method, explanation in explanations.items():
+            if not isinstance(explanation, Explanation):
+                raise InputError(f"{method} must be an Explanation, got {type(explanation).__name__}")
+            if len(explanation) != len(pictures):
+                raise InputError(f"{method} has {len(explanation)} rows for {len(pictures)} images; give one each")
+            if not np.isfinite(explanation.values).all():
+                raise InputError(f"{method} has values that are NaN or infinite; leave their images out")
+        several = {method: e for method, e in explanations.items() if e.values.ndim == 3}
+        class_names = _class_names(several, names)
+        outputs = next((e.outputs for e in several.values() if e.outputs is not None), None)
+        chosen = _chosen(several, output, outputs, class_names, len(pictures))
+        layers = tuple(
+            _Layer(
+                _values(e, chosen),
+                _cell_player(method, e, players, (pictures.shape[1], pictures.shape[2])),
+                None if e.values.ndim == 2 else tuple(_plain(class_names[k]) for k in chosen),
+            )
+            for method, e in explanations.items()
+        )
+        given = None if labels is None else _label_names(labels, names or class_names, len(pictures))
+        return _Scene(layers, _predictions(explanations, outputs, class_names), given)
+
+
+def _values(explanation: Explanation, chosen: IntArray) -> Array:
+    """The attributions of the chosen class of each image, or of the only output, (images, players)."""
+    values = np.asarray(explanation.values, dtype=np.float64)
+    return values if values.ndim == 2 else values[np.arange(len(values)), :, chosen]
+
+
+def _pictures(
+    images: Any, n_rows: int, players: Any, pixels: tuple[float, float] | None
+) -> Array:  # (images, height, width) or (images, height, width, 3)
+    """The images as matplotlib draws them, from 0 to 1; other numbers of channels than 1, 3 and 4 become their mean."""
+    array = plain(images)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif" or array.ndim not in (3, 4):
+        got = f"shape {array.shape} of {array.dtype}" if isinstance(array, np.ndarray) else type(images).__name__
+        raise InputError(
+            "images must be an array or a tensor (images, channels, height, width), (images, height, width, channels) "
+            f"or (images, height, width), got {got}; one image is images[None]"
+        )
+    if len(array) != n_rows:
+        raise InputError(f"there are {len(array)} images but {n_rows} explained rows; one image is images[None]")
+    if not 1 <= len(array) <= MOST_IMAGES or array.size == 0:
+        raise InputError(f"can draw 1 to {MOST_IMAGES} images, got shape {array.shape}; choose some: images[:8]")
+    if not np.isfinite(array).all():
+        raise InputError("the images have pixels that are NaN or infinite; leave those images out")
+    shown = _zero_to_one(array, pixels)
+    if shown.ndim == 3:
+        return shown
+    if _channels_first(array.shape, players):
+        shown = np.moveaxis(shown, 1, 3)
+    return shown[..., :3] if shown.shape[3] in (3, 4) else np.asarray(shown.mean(axis=3))
+
+
+def _channels_first(shape: tuple[int, ...], players: Any) -> bool:
+    size = None if players is None else np.shape(getattr(players, "pixel_player", players))
+    if size is not None and (shape[2:] == size) != (shape[1:3] == size):
+        return bool(shape[2:] == size)
+    return shape[1] <= shape[3]  # an image has fewer channels than pixels in a line
+
+
+def _zero_to_one(array: npt.NDArray[Any], pixels: tuple[float, float] | None) -> Array:
+    """uint8 over 255; other numbers between `pixels`, by default 0..1, or all they reach where they go beyond that."""
+    if pixels is not None and (len(pixels) != 2 or not pixels[0] < pixels[1]):
+        raise InputError(f"pixels must be (black, white), got {pixels!r}")
+    if array.dtype == np.uint8 and pixels is None:
+        pixels = 0.0, 255.0
+    numbers = array.astype(np.float64)
+    low, high = float(numbers.min()), float(numbers.max())
+    if pixels is None:
+        pixels = (0.0, 1.0) if low >= -1e-3 and high <= 1 + 1e-3 else (low, high if high > low else low + 1)
+    return np.asarray(np.clip((numbers - pixels[0]) / (pixels[1] - pixels[0]), 0, 1))
+
+
+def _cell_player(method: str, explanation: Explanation, players: Any, size: tuple[int, int]) -> IntArray:
+    """Which player lies where, (rows, columns): from `players`, or from names such as "patch 3,12"."""
+    n_players = explanation.shape[1]
+    if players is not None:
+        pixel_player = np.asarray(getattr(players, "pixel_player", players))
+        if pixel_player.dtype.kind not in "iu" or pixel_player.shape != size:
+            raise InputError(
+                f"players must be game.players of an image game, or a map {size} of whole numbers, the player of each "
+                f"pixel; got shape {pixel_player.shape} of {pixel_player.dtype}"
+            )
+        if pixel_player.min() < 0 or pixel_player.max() >= n_players:
+            raise InputError(
+                f"players has the parts {pixel_player.min()} to {pixel_player.max()}, but {method} has {n_players}"
+            )
+        rows, columns = getattr(players, "grid", None) or size
+        return pixel_player[:: size[0] // rows, :: size[1] // columns].astype(np.int64)
+    found = [re.fullmatch(r"patch\s+(\d+)\s*,\s*(\d+)", name) for name in explanation.feature_names]
+    places = [(int(match[1]), int(match[2])) for match in found if match is not None]
+    if len(places) < n_players:
+        lost = explanation.feature_names[[match is None for match in found].index(True)]
+        raise InputError(f"cannot tell where {lost!r} of {method} lies; give players=game.players")
+    rows, columns = (max(place) + 1 for place in zip(*places, strict=True))
+    if len(set(places)) < n_players or rows * columns != n_players:
+        raise InputError(f"the patches of {method} are no whole grid; give players=game.players")
+    if size[0] % rows or size[1] % columns:
+        raise InputError(
+            f"{method} has {rows} x {columns} patches, which do not divide images of {size[0]} x {size[1]} pixels; "
+            "give the images that were explained"
+        )
+    grid = np.empty((rows, columns), dtype=np.int64)
+    for player, place in enumerate(places):
+        grid[place] = player
+    return grid
+
+
+def _class_names(several: Mapping[str, Explanation], names: Sequence[str] | None) -> tuple[str, ...]:
+    """The classes of the explanations that have several; () where none has."""
+    counts = {method: explanation.shape[2] for method, explanation in several.items()}
+    if len(set(counts.values())) > 1:
+        raise InputError(f"the methods explain different numbers of classes: {counts}; leave out those that differ")
+    if not several:
+        return ()
+    [n_classes] = set(counts.values())
+    if names is not None:
+        if isinstance(names, str) or len(names) != n_classes:
+            raise InputError(f"names must name the {n_classes} classes, got {names!r:.200}")
+        return tuple(map(str, names))
+    known = (e.output_names for e in several.values() if e.output_names is not None)
+    return next(known, tuple(f"class {k}" for k in range(n_classes)))
+
+
+def _chosen(
+    several: Mapping[str, Explanation],
+    output: Output,
+    outputs: npt.NDArray[Any] | None,
+    class_names: tuple[str, ...],
+    n_images: int,
+) -> IntArray:
+    """The number of the class that each image shows, (images,)."""
+    if not several:
+        # One output is all there is; to ask for another would be answered wrongly.
+        if output is not None and not (isinstance(output, (int, np.integer)) and output in (0, -1)):
+            raise InputError(f"there is one output alone, so output must be None or 0, got {output!r}")
+        return np.zeros(n_images, dtype=np.int64)
+    if output is None:
+        if len(class_names) == 1:
+            return np.zeros(n_images, dtype=np.int64)
+        if outputs is None:
+            raise InputError(
+                f"the explanation has {len(class_names)} classes and does not know the model's outputs; say which "
+                "class to show: output= a number, a name, or one of these for each image"
+            )
+        return np.asarray(np.argmax(outputs, axis=1), dtype=np.int64)
+    given: Any = output.tolist() if hasattr(output, "tolist") else output
+    asked = [given] * n_images if np.ndim(given) == 0 else list(given)
+    if len(asked) != n_images:
+        raise InputError(f"output must be one class, or one for each of the {n_images} images, got {len(asked)}")
+    return np.array([_class_number(one, class_names) for one in asked], dtype=np.int64)
+
+
+def _class_number(asked: Any, class_names: tuple[str, ...]) -> int:
+    if isinstance(asked, str):
+        if asked not in class_names:
+            raise InputError(f"unknown output {asked!r}; expected one of {', '.join(class_names)}")
+        return class_names.index(asked)
+    whole = isinstance(asked, (int, np.integer)) and not isinstance(asked, bool)
+    if not whole or not -len(class_names) <= asked < len(class_names):
+        raise InputError(f"output {asked!r} is out of range; there are {len(class_names)} outputs, counted from 0")
+    return int(asked) % len(class_names)
+
+
+def _label_names(labels: Labels, names: Sequence[str], n_images: int) -> tuple[str, ...]:
+    labels = labels.tolist() if hasattr(labels, "tolist") else labels
+    if isinstance(labels, str) or len(labels) != n_images:
+        raise InputError(f"labels must hold the true class of each of the {n_images} images, got {labels!r:.200}")
+    return tuple(
+        _plain(label if isinstance(label, str) or not names else names[_class_number(label, tuple(names))])
+        for label in labels
+    )
+
+
+def _predictions(
+    explanations: Mapping[str, Explanation], outputs: npt.NDArray[Any] | None, class_names: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """What the model says of each image: the class with the largest output, as a percentage where it is one."""
+    if outputs is None:
+        single = next((e.outputs for e in explanations.values() if e.outputs is not None), None)
+        return None if single is None else tuple(f"output {_number(float(value))}" for value in np.ravel(single))
+    largest = np.argmax(outputs, axis=1)
+    shares = bool((outputs > -1e-6).all() and np.allclose(outputs.sum(axis=1), 1, atol=1e-3)) and len(class_names) > 1
+    sizes = outputs[np.arange(len(outputs)), largest]
+    said = [f"{100 * size:.0f}%" if shares else _number(float(size)) for size in sizes]
+    return tuple(f"{_plain(class_names[k])}: {how}" for k, how in zip(largest, said, strict=True))
+
+
+def _window(smooth: bool | int) -> int:
+    """The width of the moving average in patches; 0 for none."""
+    if isinstance(smooth, (bool, np.bool_)):
+        return 3 if smooth else 0
+    if not isinstance(smooth, (int, np.integer)) or smooth < 1 or smooth % 2 == 0:
+        raise InputError(f"smooth must be True, False or an odd whole number of patches, got {smooth!r}")
+    return int(smooth)
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """A curve, (points,), with its area and the standard deviation of that where it is known."""
+
+    x: Array
+    y: Array
+    area: float
+    spread: float | None
+
+    @property
+    def written(self) -> str:
+        area = f"{self.area:.3f}".replace("-", "−")
+        return area if self.spread is None else f"{area} ± {self.spread:.3f}"
+
+
+def _read_curves(curves: Mapping[str, Mapping[str, Any]], metric: str) -> dict[str, tuple[_Curve, ...]]:
+    """The exclusion and the inclusion curve of each method."""
+    keys = ("fractions", *DIRECTIONS)
+    if not isinstance(curves, Mapping) or len(curves) == 0:
+        raise InputError(f"curves must map at least one method to its {', '.join(keys)}")
+    read = {}
+    for method, given in curves.items():
+        missing = [key for key in keys if key not in given]
+        if missing:
+            raise InputError(f"{method} lacks {', '.join(missing)}; it has {', '.join(map(str, given))}")
+        x = _numbers(given["fractions"], f"fractions of {method}")
+        if len(x) < 2 or (np.diff(x) <= 0).any() or x[0] < 0 or x[-1] > 1:
+            raise InputError(f"fractions of {method} must ascend between 0 and 1, got {given['fractions']!r:.200}")
+        read[str(method)] = tuple(_read_curve(given[kind], x, f"{kind} of {method}", metric) for kind in DIRECTIONS)
+    return read
+
+
+def _read_curve(given: Any, x: Array, what: str, metric: str) -> _Curve:
+    """A list of heights, or {metric: {"curve": ..., "auc": ..., "auc_std": ...}}."""
+    known: Mapping[str, Any] = {"curve": given}
+    if isinstance(given, Mapping):
+        if metric not in given:
+            raise InputError(f"{what} has no {metric!r}; it has {', '.join(map(str, given))}")
+        known = given[metric]
+    y = _numbers(known["curve"], what)
+    if len(y) != len(x):
+        raise InputError(f"{what} has {len(y)} points for {len(x)} fractions; give one each")
+    area = float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2))
+    spread = known.get("auc_std")
+    return _Curve(x, y, float(known.get("auc", area)), None if spread is None else float(spread))
+
+
+def _numbers(given: Any, what: str) -> Array:
+    try:
+        numbers = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} must be a list of numbers, got {given!r:.200}") from error
+    if numbers.ndim != 1 or not np.isfinite(numbers).all():
+        raise InputError(f"{what} must be a list of finite numbers, got {given!r:.200}")
+    return numbers
+
+
+# How the pictures look ---------------------------------------------------------------------------------------
+
+
+def moving_average(cells: Array, window: int) -> Array:
+    """Each cell's mean over a window around it, of as many cells as lie inside, (rows, columns)."""
+    reach = window // 2
+    rows, columns = cells.shape
+    total, count = np.zeros_like(cells), np.zeros_like(cells)
+    for down in range(-min(reach, rows - 1), min(reach, rows - 1) + 1):
+        for right in range(-min(reach, columns - 1), min(reach, columns - 1) + 1):
+            here = np.s_[max(0, -down) : rows - max(0, down), max(0, -right) : columns - max(0, right)]
+            there = np.s_[max(0, down) : rows + min(0, down), max(0, right) : columns + min(0, right)]
+            total[here] += cells[there]
+            count[here] += 1
+    return np.asarray(total / count)
+
+
+def enlarge(cells: Array, size: tuple[int, int]) -> Array:
+    """Blends bilinearly between the centres of cells, (rows, columns) -> size; constant beyond the outer centres."""
+    down, right = ((np.arange(n) + 0.5) * cells.shape[axis] / n - 0.5 for axis, n in enumerate(size))
+    tall = np.stack([np.interp(down, np.arange(len(column)), column) for column in cells.T], axis=1)
+    return np.stack([np.interp(right, np.arange(len(row)), row) for row in tall])
+
+
+def _draw_picture(axes: Axes, picture: Array) -> None:
+    axes.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest", extent=_extent(picture))
+
+
+def _draw_heat(axes: Axes, picture: Array, cells: Array, window: int, overlay: bool) -> float:
+    """The heat map, over the greyed picture or alone; gives back the end of its scale."""
+    height, width = picture.shape[:2]
+    if window:
+        cells = moving_average(cells, window)
+        finer = -(-SHARP // max(height, width))
+        heat = enlarge(cells, (finer * height, finer * width))
+    else:
+        heat = np.repeat(np.repeat(cells, height // cells.shape[0], axis=0), width // cells.shape[1], axis=1)
+    largest = float(np.abs(cells).max())
+    # Where hardly any patch counts, the percentile is nothing beside the largest and all colours would be the last.
+    scale = max(float(np.percentile(np.abs(cells), STRONGEST)), largest / 4)
+    if overlay:
+        grey = picture if picture.ndim == 2 else picture @ np.array([0.299, 0.587, 0.114])
+        _draw_picture(axes, PALEST - CONTRAST * (1 - grey))
+    axes.imshow(
+        heat, cmap=_colour_map(), vmin=-(scale or 1.0), vmax=scale or 1.0, interpolation="nearest",
+        extent=_extent(picture),
+    )  # fmt: skip
+    return scale
+
+
+def _extent(picture: Array) -> tuple[float, float, float, float]:
+    """Pixel (row, column) has its centre at x = column, y = row, whatever is drawn over it."""
+    height, width = picture.shape[:2]
+    return -0.5, width - 0.5, height - 0.5, -0.5
+
+
+def _colour_map() -> Any:
+    """Blue, through nothing at all, to red: what has no weight lets the picture through."""
+    from matplotlib.colors import ListedColormap, to_rgb
+
+    strength = np.linspace(0, 1, 128)[:, None]
+    halves = []
+    for weak, strong in (LOWERS, RAISES):
+        colours = (1 - strength) * np.array(to_rgb(weak)) + strength * np.array(to_rgb(strong))
+        halves.append(np.concatenate([colours, OPACITY * strength**1.25], axis=1))
+    return ListedColormap(np.concatenate([halves[0][::-1], halves[1]]), "lowers_to_raises")
+
+
+def _colour_key(figure: Figure, grid: Any, what: str) -> None:
+    """A bar of the colours below all axes, 2.6 inches wide."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(-1, 1), _colour_map()), ax=list(grid.flat), location="bottom",
+        shrink=min(0.9, 2.6 / figure.get_figwidth()), aspect=20, pad=0.02,
+    )  # fmt: skip
+    bar.set_ticks([-1, 0, 1], labels=["lowers", "0", "raises"])
+    bar.ax.tick_params(length=0, labelsize=9, labelcolor=INK)
+    bar.outline.set_visible(False)
+    bar.set_label(what, fontsize=9, color=INK)
+
+
+def _blank(axes: Axes) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _caption(shown: str | None, scale: float) -> str:
+    size = f"±{_number(scale)}" if scale > 0 else "all zero"
+    return size if shown is None else f"for {shown}: {size}"
+
+
+def _wrapped(text: str, longest: int = 13) -> str:
+    """A name over at most two lines."""
+    import textwrap
+
+    lines = textwrap.wrap(_plain(text, 2 * longest), longest) or [""]
+    return "\n".join(lines)
+
+
+def _plain(text: Any, longest: int = LONGEST_NAME) -> str:
+    """A short single line in which matplotlib sees no formula."""
+    line = " ".join(str(text).split())
+    short = line if len(line) <= longest else line[: longest - 1] + "…"
+    return short.replace("$", r"\$")
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}".replace("-", "−")
+
+
+def _finish(figure: Figure, path: str | Path | None) -> Figure:
+    if path is not None:
+        path = Path(path)
+        if path.suffix.lower() != ".png":
+            raise InputError(f"path must end in .png, got {str(path)!r}; for other formats call .savefig on the figure")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            figure.savefig(temporary, dpi=150, format="png")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return figure

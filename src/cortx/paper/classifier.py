@@ -1,0 +1,112 @@
+"""The image classifier under explanation: a ResNet-18 trained from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cortx.progress import progress_bar
+from cortx.seeding import torch_generator
+from cortx.training.resnet import ResNet18, settle
+
+BATCH = 512
+PEAK, LATER_PEAK = 0.4, 0.2
+"""The highest learning rate of the first cycle, and of those after it."""
+DECAY = 5e-4
+CUT = 8
+"""The side of the square that is cut out of every training image."""
+NOISE = 0.03
+"""The largest deviation of the noise on a training image: JPEG images and exact ones differ by about as much."""
+
+
+def train_classifier(
+    images: Any,
+    labels: Any,
+    *,
+    cycles: Sequence[int] = (45, 30),
+    width: int = 64,
+    seed: int = 0,
+    device: str = "cpu",
+    start: dict[str, Tensor] | None = None,
+    shift: int = 4,
+    flip: bool = True,
+    batch: int = BATCH,
+    show: bool | None = None,
+) -> ResNet18:
+    """SGD with momentum on uint8 images (n, channels, height, width), moved, mirrored, cut and with noise.
+
+    `cycles` are epochs; in each the learning rate rises over a fifth and falls to zero. `start` are the weights after
+    the first cycle, which is then not repeated.
+    """
+    pixels, targets = torch.as_tensor(images).to(device), torch.as_tensor(labels).to(device)
+    n_classes = int(targets.max()) + 1
+    network = ResNet18(pixels.shape[1], n_classes, width, generator=torch_generator(seed, "target"))
+    if start is not None:
+        network.load_state_dict(start)
+    settle(network, device)
+    on_gpu = torch.device(device).type == "cuda"
+    size = min(batch, len(pixels))
+    per_epoch = len(pixels) // size
+    todo = list(enumerate(cycles))[0 if start is None else 1 :]
+    decayed = [p for p in network.parameters() if p.ndim > 1]
+    rest = [p for p in network.parameters() if p.ndim <= 1]
+    with progress_bar("training the classifier", sum(epochs for _, epochs in todo) * per_epoch, show=show) as advance:
+        for cycle, epochs in todo:
+            generator = torch_generator(seed, "classifier", cycle, device=device)
+            groups = [{"params": decayed, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
+            optimizer = torch.optim.SGD(groups, lr=PEAK, momentum=0.9, nesterov=True)
+            peak = (PEAK if cycle == 0 else LATER_PEAK) * size / BATCH
+            for epoch in range(epochs):
+                order = torch.randperm(len(pixels), generator=generator, device=pixels.device)
+                for number in range(per_epoch):
+                    progress = (epoch * per_epoch + number) / (epochs * per_epoch)
+                    for group in optimizer.param_groups:
+                        group["lr"] = peak * (progress / 0.2 if progress < 0.2 else (1 - progress) / 0.8)
+                    index = order[number * size : (number + 1) * size]
+                    inputs = varied(pixels[index], shift, flip, generator)
+                    network.train()
+                    if on_gpu:
+                        inputs = inputs.to(memory_format=torch.channels_last)
+                    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=on_gpu):
+                        logits = network(inputs)
+                    loss = F.cross_entropy(logits.float(), targets[index])
+                    optimizer.zero_grad()
+                    torch.autograd.backward(loss)
+                    optimizer.step()
+                    advance(1, "")
+    return network.eval().requires_grad_(False)
+
+
+def varied(pixels: Tensor, shift: int, flip: bool, generator: torch.Generator) -> Tensor:
+    """uint8 images as floats 0..1: moved (the border filled with zeros), mirrored, a square cut out, noise added."""
+    n, n_channels, height, width = pixels.shape
+    device = pixels.device
+    padded = F.pad(pixels, (shift,) * 4)
+    down, right = torch.randint(2 * shift + 1, (2, n, 1), generator=generator, device=device)
+    rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
+    across = columns.expand(n, width)
+    if flip:
+        mirrored = torch.rand((n, 1), generator=generator, device=device) < 0.5
+        across = torch.where(mirrored, width - 1 - columns, columns)
+    moved = padded.gather(2, (down + rows)[:, None, :, None].expand(-1, n_channels, -1, padded.shape[3]))
+    moved = moved.gather(3, (right + across)[:, None, None, :].expand(-1, n_channels, height, -1))
+    top, left = (torch.randint(side, (n, 1, 1), generator=generator, device=device) for side in (height, width))
+    cut = ((rows[:, None] - top).abs() < CUT // 2) & ((columns - left).abs() < CUT // 2)
+    images = moved.float() / 255 * ~cut[:, None]
+    strength = NOISE * torch.rand((n, 1, 1, 1), generator=generator, device=device)
+    noise = torch.randn(images.shape, generator=generator, device=device)
+    return (images + strength * noise).clamp(0, 1)
+
+
+@torch.inference_mode()
+def accuracy(network: torch.nn.Module, images: Tensor, labels: Tensor) -> float:
+    """The share of images, (n, channels, height, width) in 0..1, whose class is found."""
+    hits = sum(
+        int((network(images[start : start + 256]).argmax(dim=1) == labels[start : start + 256]).sum())
+        for start in range(0, len(images), 256)
+    )
+    return hits / len(images)
