@@ -83,7 +83,8 @@ class Table:
 def plain(data: Any) -> Any:
     """Torch tensors and lists as arrays; everything else as it is."""
     if hasattr(data, "detach") and hasattr(data, "cpu"):  # a torch tensor, without importing torch
-        return data.detach().cpu().numpy()
+        tensor = data.detach().cpu()
+        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()  # NumPy has no bfloat16
     if isinstance(data, (list, tuple)):
         try:
             return np.asarray(data)
@@ -121,10 +122,10 @@ def read_table(
 
 def _read_array(array: npt.NDArray[Any], schema: Schema | None, categorical: frozenset[str | int], what: str) -> Table:
     if array.ndim != 2:
-        raise InputError(
-            f"{what} must have two axes (rows, columns), got shape {array.shape}; "
-            "for a single row use row.reshape(1, -1)"
-        )
+        hint = "for images say players=cortx.Patches(2) in the game"
+        if array.ndim not in (3, 4):
+            hint = "for a single row use row.reshape(1, -1)"
+        raise InputError(f"{what} must have two axes (rows, columns), got shape {array.shape}; {hint}")
     if array.dtype.kind not in "fiub":
         raise InputError(
             f"{what} is an array of dtype {array.dtype}; give numbers, or a pandas or polars frame for text columns"

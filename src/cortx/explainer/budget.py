@@ -193,8 +193,8 @@ class _Planner:
         if len(train) < LEAST_TRAINING - LEAST_VALIDATION:
             least = reserved + LEAST_TRAINING * (pair + positives)
             raise BudgetError(
-                f"budget={self.budget:,} is too small: {len(calibration)} precise labels for calibration alone cost about "
-                f"{costs[calibration].sum():,.0f} evaluations; give at least "
+                f"budget={self.budget:,} is too small: {len(calibration)} precise labels for calibration alone cost "
+                f"about {costs[calibration].sum():,.0f} evaluations; give at least "
                 f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
             )
         asks: tuple[Ask, ...] = (Ask("permutation", walk_values(self.game, 1)),)
@@ -229,14 +229,21 @@ class _Planner:
         config = self.recipe.stream
         if config is None:
             raise InputError(
-                f"the recipe {self.recipe.name!r} does not say how to spend a budget on images; give labels= or n_labels=, "
-                "or use the recipe 'default'"
+                f"the recipe {self.recipe.name!r} does not say how to spend a budget on images; give labels= or "
+                "n_labels=, or use the recipe 'default'"
+            )
+        if self.game.n_players < 2:
+            raise InputError(
+                "an image of one part has nothing to share out; give at least two parts, smaller patches say"
             )
         precise, costs, calibration, validation, learners = self._precise_rows()
+        # Images that are their own references: v(none) is asked for with each label, and when it is learned from.
+        own = 1 if self.game.own_reference else 0
+        costs = costs + 2 * own
         reserved = float(costs[calibration].sum() + costs[validation].sum())
-        pretraining = len(learners) * (1 + self._positives_cost()) + SCOUTS * config.step_evaluations
-        ends = 2 if self.game.own_reference else 1
-        each = min(config.batch_size, len(learners)) * (2 * config.pairs + ends)
+        scouting = SCOUTS * (config.step_evaluations + own * config.batch_size)
+        pretraining = len(learners) * (1 + self._positives_cost() + 2 * own) + scouting
+        each = min(config.batch_size, len(learners)) * (2 * config.pairs + 1 + own)
         left = self.budget - reserved - pretraining
         schema, width = self.game.schema, self.recipe.encoder.width
         assert isinstance(schema, ImageSchema)

@@ -388,7 +388,8 @@ class CoRTX:
             empty = asked[:, 1]
         with torch.inference_mode():
             total = network.guess_total(flat) if outputs is None else outputs.to(network.device, torch.float32) - empty
-            return network(flat, total).values
+            values: torch.Tensor = network(flat, total).values
+            return values
 
     def prior(self, X: Any, outputs: Any) -> tuple[Array, Array]:
         """Attributions and how far off each usually is, (rows, players, outputs): where an estimator may start.
@@ -408,8 +409,8 @@ class CoRTX:
             return np.broadcast_to(spec.base_values, (len(table), len(spec.base_values))), 0
         if self._game is None:
             raise InputError(
-                f"the reference {spec.own_reference!r} is made from each image, so explaining needs the model; load the "
-                "explainer with model=..."
+                f"the reference {spec.own_reference!r} is made from each image, so explaining needs the model; load "
+                "the explainer with model=..."
             )
         spent = self._game.evaluations
         return self._game.empty_of(table), self._game.evaluations - spent

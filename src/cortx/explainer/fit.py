@@ -97,9 +97,10 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         game, material, request.recipe, request.heads,
         seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show,
     )  # fmt: skip
-    calibration = None
+    calibration, spent = None, game.evaluations
     if material.calibration is not None:
         calibration = calibrate_network(learned.network, game, learned.schema, material.calibration)
+        material.costs["calibration"]["evaluations"] += game.evaluations - spent
     costs = {**material.costs, **learned.costs}
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
     quality = _quality(learned, game.players.names)

@@ -89,7 +89,7 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
             )
         if labels.method == "banzhaf":
             raise InputError("the labels are Banzhaf values, which do not add up; fit on Shapley labels")
-        bases = np.asarray(labels.base_values).reshape(len(labels), -1)
+        bases = np.asarray(labels.base_values, dtype=np.float64).reshape(len(labels), -1)
         if bases.shape[1] != game.n_outputs or not game.has_base_values(bases):
             raise InputError(
                 f"the labels belong to another game: their base value is {bases[:1].tolist()}, this game's "

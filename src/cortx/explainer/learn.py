@@ -62,13 +62,14 @@ def learn(
     settle(network, device)
     if isinstance(network, ImageNetwork) and material.stream is not None:
         return _learn_from_stream(network, game, material, recipe, schema, seed, checkpoint, show)
-    absent = game.absent[0]
+    absent, spent = game.absent[0], game.evaluations
     train, validation = (_label_set(network, game, labels, schema) for labels in (material.train, material.validation))
     views = _view_set(network, game, material.train, schema, absent)
     rough = None if material.rough is None else _label_set(network, game, material.rough, schema)
     for name in heads:
         network.head(name).set_scales(train.total, train.labels)
     totals = _totals(network, game, material)
+    references = game.evaluations - spent  # v(none) of images that are their own references
     history: dict[str, list[float]] = {}
     costs: dict[str, Any] = {}
 
@@ -80,7 +81,7 @@ def learn(
     )  # fmt: skip
     rough_cost = material.rough_evaluations
     costs["pretraining"] = cost(
-        rough_cost + evaluations, perf_counter() - started, rows=len(index), rough_labels=rough_cost
+        rough_cost + references + evaluations, perf_counter() - started, rows=len(index), rough_labels=rough_cost
     )
 
     started = perf_counter()
@@ -119,30 +120,33 @@ def _learn_from_stream(
     assert stream is not None
     history: dict[str, list[float]] = {}
     costs: dict[str, Any] = {}
+    started, spent = perf_counter(), game.evaluations
     validation = _label_set(network, game, material.validation, schema)
     totals = _totals(network, game, material)
     rows = material.rows.take(material.pretraining)
     matrix = torch.from_numpy(rows.table.matrix).to(network.device)
 
-    started, spent = perf_counter(), game.evaluations
     mass = scout(network, game, matrix, config, seed=seed)
+    asked = game.evaluations - spent
     warm = start_from(network.encoder, game)
     if not warm:
         steps = stream.imitation_steps
+        asked += steps * min(config.batch_size, len(matrix))  # before a kill or now
         history["imitation"] = imitate(
             network.encoder, game, matrix, steps, config, seed=seed, checkpoint=checkpoint, show=show
         )
     history["pretraining"], evaluations = pretrain(
         network, game, rows, material.outputs, None, recipe.pretrain, seed=seed, checkpoint=checkpoint, show=show
     )
-    evaluations = max(evaluations, game.evaluations - spent) + material.rough_evaluations
-    costs["pretraining"] = cost(evaluations, perf_counter() - started, rows=len(rows), from_the_model_itself=warm)
+    asked += evaluations + material.rough_evaluations
+    costs["pretraining"] = cost(asked, perf_counter() - started, rows=len(rows), from_the_model_itself=warm)
 
     started = perf_counter()
     history["attribution"], evaluations = train_on_stream(
         network, game, matrix, stream.steps, mass, validation, config, seed=seed, checkpoint=checkpoint, show=show
     )
     _fit_total_model(network, matrix, totals, seed)
+    spent = game.evaluations
     known = torch.from_numpy(material.outputs[:KNOWN] - game.empty_of(rows.table.take(slice(KNOWN))))
     known_set = LabelSet(
         matrix[:KNOWN],
@@ -152,7 +156,11 @@ def _learn_from_stream(
     )
     fit_difficulty(network, [known_set], validation, _errors(material.validation))
     costs["labels to learn from"] = cost(
-        evaluations, perf_counter() - started, rows=len(rows), steps=stream.steps, pairs=config.pairs
+        evaluations + game.evaluations - spent,
+        perf_counter() - started,
+        rows=len(rows),
+        steps=stream.steps,
+        pairs=config.pairs,
     )
     network.eval().requires_grad_(False)
     return Learned(network, schema, validation, history, costs)

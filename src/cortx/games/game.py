@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -43,13 +43,24 @@ class Rows:
         return Rows(self.table.take(index), self.active[index], self.words[index], None)
 
 
+def table_of(rows: Rows, who: str) -> Table:
+    """The rows as the table they are, for methods that know no images."""
+    if isinstance(rows.table, Images):
+        raise for_tables(who)
+    return rows.table
+
+
+def for_tables(who: str) -> InputError:
+    return InputError(f"{who} is for tables; got images")
+
+
 @dataclass(frozen=True, eq=False)
 class GameSpec:
     """Everything about a game but its model: what a saved explainer keeps."""
 
     schema: Schema | ImageSchema
     absent: Any
-    """What replaces absent columns, (sample, columns); for an image game (1, numbers), not used with `own_reference`."""
+    """What replaces absent columns, (sample, columns); for an image game (1, numbers), unless `own_reference`."""
     players: Players
     output: Output
     target: int | str | None
@@ -110,16 +121,25 @@ class Game:
         precision: Precision = None,
     ) -> None:
         self._layout = players if isinstance(players, (Patches, Segments)) else None
+        if isinstance(categorical, str):
+            raise InputError(f"categorical must list columns, got {categorical!r}; use [{categorical!r}]")
+        self._categorical = tuple(categorical)
+        if players is not None and not isinstance(players, (Patches, Segments, Mapping)):
+            raise InputError(
+                f"players must be groups of columns, {{name: [columns]}}, or for images cortx.Patches(2) or "
+                f"cortx.Segments(map); got {players!r:.100}"
+            )
         if self._layout is not None:
             check_image_reference(reference, background)
+            if frame is not None or self._categorical:
+                given = f"frame={frame!r}" if frame is not None else f"categorical={list(self._categorical)!r}"
+                raise InputError(f"{given} is about tables, and this is a game of images; leave it out")
         elif (reference is None) == (background is None):
             raise InputError("give either reference= (a table, a row or 'zero') or background= (a sample of rows)")
         elif isinstance(reference, str) and reference != "zero":
             raise InputError(f"reference must be a table, a row or 'zero', got {reference!r}")
         if frame is not None and frame not in FRAMES:
             raise InputError(f"frame must be one of {', '.join(FRAMES)}, got {frame!r}")
-        if isinstance(categorical, str):
-            raise InputError(f"categorical must list columns, got {categorical!r}; use [{categorical!r}]")
         if memory_budget is not None and memory_budget < MIB:
             raise InputError(f"memory_budget is in bytes and at least {MIB}, got {memory_budget}")
         self.model: Model = adapt(model, output, precision)
@@ -128,7 +148,6 @@ class Game:
         self.evaluations = 0
         self._target = int(target) if isinstance(target, np.integer) else target
         self._groups = None if isinstance(players, (Patches, Segments)) else players
-        self._categorical = tuple(categorical)
         self._frame = frame
         self._precision: Precision = precision
         self._schema: Schema | ImageSchema | None = None
@@ -339,6 +358,7 @@ class Game:
         """
         coalitions = np.asarray(coalitions, dtype=bool)
         shared = coalitions.ndim == 2
+        self._check_coalitions(coalitions.shape if not shared else (len(rows), *coalitions.shape), len(rows))
         if not distinct:
             per_row = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:]))
             return self._values_of_distinct(rows, per_row & rows.active[:, None, :])
@@ -372,20 +392,31 @@ class Game:
             result[part] = self._masked(matrix, masks, rows.table.schema)[:, 0]
         return result[inverse]
 
-    def values_of(self, matrix: torch.Tensor, coalitions: torch.Tensor) -> torch.Tensor:
-        """v(S) of images, all on the model's device: (n, numbers), (n, k, players) bool to (n, k, outputs) float32."""
+    def values_of(self, matrix: torch.Tensor, coalitions: torch.Tensor, *, check: bool = True) -> torch.Tensor:
+        """v(S) of images, all on the model's device: (n, numbers), (n, k, players) bool to (n, k, outputs) float32.
+
+        Without `check` nobody waits for the device to see whether the values are finite.
+        """
         schema, device = self.schema, self.device
         assert isinstance(schema, ImageSchema)
+        self._check_coalitions(tuple(coalitions.shape), len(matrix))
         n, k, n_players = coalitions.shape
         masks = coalitions.reshape(n * k, n_players)
         parts = []
         # Parts of equal size: a compiled model is compiled anew for every other one.
         for part in _slices(n * k, -(-n * k // -(-n * k // self._chunk))):
             rows = matrix[torch.arange(part.start, part.stop, device=device) // k]
-            parts.append(self._predict_images(self.masked_images(rows, masks[part]), schema))
+            parts.append(self._predict_images(self.masked_images(rows, masks[part]), schema, check=check))
         return torch.cat(parts).view(n, k, -1)
 
-    def _predict_images(self, matrix: torch.Tensor, schema: ImageSchema) -> torch.Tensor:
+    def _check_coalitions(self, shape: tuple[int, ...], n_rows: int) -> None:
+        if len(shape) != 3 or shape[0] != n_rows or shape[2] != self.n_players:
+            raise InputError(
+                f"the coalitions have shape {shape}, expected (rows, coalitions, players) = ({n_rows}, any, "
+                f"{self.n_players})"
+            )
+
+    def _predict_images(self, matrix: torch.Tensor, schema: ImageSchema, *, check: bool = True) -> torch.Tensor:
         """The model on flat images, (n, outputs) float32 on its device; every evaluation is counted here."""
         n = len(matrix)
         images = matrix.reshape(n, *schema.shape)
@@ -394,7 +425,7 @@ class Game:
             outputs = self._select(self.model(images.cpu().numpy(), n))
             return torch.from_numpy(outputs).to(self.device, torch.float32)
         outputs = self.model.tensors(images, n).to(torch.float32)
-        if not bool(torch.isfinite(outputs).all()):
+        if check and not bool(torch.isfinite(outputs).all()):
             raise ModelError(
                 f"the model returned NaN or infinity for some of {n} masked images; check it on such images"
             )
@@ -433,7 +464,8 @@ class Game:
             numbers = matrix.numpy() if isinstance(matrix, torch.Tensor) else matrix
             batch = write_table(numbers, self._model_schema(schema))
         self.evaluations += n_rows
-        return self._select(self.model(batch, n_rows))
+        outputs: Array = self._select(self.model(batch, n_rows))
+        return outputs
 
     def _need_numbers(self, schema: Schema) -> None:
         coded = [column.name for column in schema.columns if column.coded]
@@ -489,6 +521,8 @@ class Game:
     def fingerprint(self, matrix: Any, schema: Schema | ImageSchema) -> Array:
         """The model's outputs on encoded probe rows, to recognise it again; not counted as cost."""
         spent = self.evaluations
+        if self._schema is None:  # nothing was asked of this game yet
+            self.rows(write_table(matrix, schema) if isinstance(schema, Schema) else matrix.reshape(-1, *schema.shape))
         try:
             return self.outputs_of(Images(matrix, schema) if isinstance(schema, ImageSchema) else Table(matrix, schema))
         finally:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.drawing import INK, new_figure, tidy
+from cortx.drawing import INK, PALE, new_figure, tidy
 from cortx.errors import InputError
 from cortx.explanation import Explanation
 from cortx.tables import plain
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["compare_images", "image", "masking_curves"]
+__all__ = ["compare_images", "heat_maps", "image", "masking_curves"]
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -139,6 +139,53 @@ def compare_images(
     for axes, method in zip(grid[0], ("image", *explanations), strict=True):
         axes.set_title(_wrapped(method), fontsize=10, color=INK)
     _colour_key(figure, grid, "the output (each heat map has its own scale)")
+    return _finish(figure, path)
+
+
+def heat_maps(
+    values: Mapping[str, npt.ArrayLike],
+    grid: tuple[int, int],
+    *,
+    labels: Sequence[str] | None = None,
+    smooth: bool | int = True,
+    path: str | Path | None = None,
+) -> Figure:
+    """Heat maps without their images: a line for each image, a column for each method.
+
+    `values` maps a method to (images, players), where the players are patches that fill a `grid` (rows, columns) line
+    by line; `labels` say what each image shows. Every heat map has its own scale.
+    """
+    window = _window(smooth)
+    if not isinstance(values, Mapping) or len(values) == 0:
+        raise InputError("values must map at least one method to its attributions, (images, players)")
+    arrays = {method: np.asarray(given, dtype=np.float64) for method, given in values.items()}
+    n_lines, n_columns = len(next(iter(arrays.values()))), len(arrays)
+    for method, array in arrays.items():
+        if array.shape != (n_lines, grid[0] * grid[1]) or not np.isfinite(array).all():
+            raise InputError(
+                f"{method} must have finite values of shape {(n_lines, grid[0] * grid[1])}, (images, players) of "
+                f"{grid[0]} x {grid[1]} patches, got shape {array.shape}"
+            )
+    if not 1 <= n_lines * n_columns <= MOST_CELLS:
+        raise InputError(f"can draw 1 to {MOST_CELLS} heat maps, got {n_lines} x {n_columns}; choose some images")
+    if labels is not None and len(labels) != n_lines:
+        raise InputError(f"labels must say what each of the {n_lines} images shows, got {len(labels)}")
+    cell = 1.3
+    figure = new_figure("heat_maps()", (max(n_columns * cell + 1.2, 4.0), n_lines * cell + 1.2))
+    axes_grid = figure.subplots(n_lines, n_columns, squeeze=False)
+    nothing = np.ones(grid)
+    for i, line in enumerate(axes_grid):
+        for axes, array in zip(line, arrays.values(), strict=True):
+            _blank(axes)
+            _draw_heat(axes, nothing, array[i].reshape(grid), window, overlay=False)
+            axes.add_patch(_frame(nothing))
+        if labels is not None:
+            line[0].set_ylabel(
+                _plain(labels[i]), rotation=0, ha="right", va="center", labelpad=6, fontsize=9, color=INK
+            )
+    for axes, method in zip(axes_grid[0], arrays, strict=True):
+        axes.set_title(_wrapped(method), fontsize=10, color=INK)
+    _colour_key(figure, axes_grid, "the output (each heat map has its own scale)")
     return _finish(figure, path)
 
 
@@ -549,6 +596,14 @@ def _draw_heat(axes: Axes, picture: Array, cells: Array, window: int, overlay: b
         extent=_extent(picture),
     )  # fmt: skip
     return scale
+
+
+def _frame(picture: Array) -> Any:
+    """A thin line around a heat map, which has no edge of its own."""
+    from matplotlib.patches import Rectangle
+
+    left, right, bottom, top = _extent(picture)
+    return Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=PALE, linewidth=0.8)
 
 
 def _extent(picture: Array) -> tuple[float, float, float, float]:

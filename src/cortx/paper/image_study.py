@@ -81,8 +81,8 @@ class ImageScale:
 
 FULL = ImageScale("cifar10", 1_000, 100, 131_072, 50_000_000, 2_500)
 QUICK = ImageScale(
-    "digits", 60, 12, 4_096, 150_000, 60, (12,), 12, 6, 16, ImageFastSHAPSettings(samples=8, base_channels=8, epochs=4),
-    (20, 40), 0, False, "quick", 128, 8, 8, None,
+    "digits", 32, 8, 4_096, 80_000, 16, (8,), 10, 5, 16, ImageFastSHAPSettings(samples=8, base_channels=8, epochs=4),
+    (20, 21), 0, False, "quick", 128, 8, 4, None,
 )  # fmt: skip
 METHODS = {
     "cortx": "CoRTX (default)",

@@ -23,6 +23,7 @@ from cortx.estimators.shapley import shapley
 from cortx.explainer.explainer import CoRTX
 from cortx.explanation import Explanation
 from cortx.games import Game, Rows
+from cortx.games.game import table_of
 from cortx.metrics import l2_distance
 from cortx.seeding import stream_seed
 from cortx.tables import Table, write_table
@@ -36,6 +37,7 @@ BoolArray = npt.NDArray[np.bool_]
 ROUNDING = 1e-12
 """Attributions this little below zero count as zero."""
 PAIRS_AT_A_TIME = 512
+WHO = "a check of the theorems"
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +154,7 @@ def theorem_2(
     pairs = _pairs(game, rows, "compact", n_positives, keep, seed)
     phi, phi_masked = _labels(game, rows, pairs, "shapley", labels, progress)
     gamma, constants = _gamma(game, pairs, lipschitz, n_positives, keep, seed)
-    answer, latent = _predicted(explainer, pairs.rows.table.matrix, pairs.outputs)
+    answer, latent = _predicted(explainer, pairs.table.matrix, pairs.outputs)
     answer_masked, latent_masked = _predicted(explainer, pairs.masked, pairs.outputs_masked)
     training_errors = l2_distance(explainer.explain(training.data, training.outputs), training)
     above = head_lipschitz(head)
@@ -222,7 +224,7 @@ def head_lipschitz(head: AttributionHead) -> float:
 
 
 def _steepest_model(game: Game, rows: Rows, outputs: Array, n_copies: int, keep: float, seed: int) -> float:
-    matrix = rows.table.matrix
+    matrix = table_of(rows, WHO).matrix
     steepest = _steepest(matrix, outputs)
     stream = stream_seed(seed, "slopes")
     lacking_one = ~np.eye(game.n_players, dtype=bool)
@@ -269,6 +271,10 @@ class _Pairs:
     outputs_masked: Array
 
     @property
+    def table(self) -> Table:
+        return table_of(self.rows, WHO)
+
+    @property
     def gap(self) -> Array:
         """|f(x) - f(x~)|, (rows,)."""
         return np.asarray(np.abs(self.outputs - self.outputs_masked)[:, 0])
@@ -276,22 +282,23 @@ class _Pairs:
     @property
     def norm(self) -> Array:
         """||x||, (rows,)."""
-        return np.asarray(np.linalg.norm(self.rows.table.matrix, axis=1))
+        return np.asarray(np.linalg.norm(self.table.matrix, axis=1))
 
 
 def _pairs(game: Game, data: Any, how: Positives, count: int, keep: float, seed: int) -> _Pairs:
     rows = game.rows(data)
+    table = table_of(rows, WHO)
     if game.evaluations_per_value != 1:
         raise InputError("the theorems speak of masked copies of rows; give the game a reference=, not a background=")
     if game.n_outputs != 1:
         raise InputError(f"the theorems speak of one output, the game has {game.n_outputs}; choose one with target=")
-    matrix = rows.table.matrix
+    matrix = table.matrix
     if not np.isfinite(matrix).all():
         raise InputError("distances need numbers: some rows have missing values (NaN); leave them out")
     outputs = game.full_values(rows)
     kept = choose_positives(game, rows, outputs, how=how, count=count, keep=keep, seed=seed, round_=0)
     masked = np.where(game.players.columns(kept), matrix, game.absent[0])
-    return _Pairs(rows, masked, outputs, game.outputs_of(Table(masked, rows.table.schema)))
+    return _Pairs(rows, masked, outputs, game.outputs_of(Table(masked, table.schema)))
 
 
 def _labels(
@@ -304,7 +311,7 @@ def _labels(
     expected = (len(pairs.rows), game.n_players)
     if labels.values.shape != expected:
         raise InputError(f"labels have shape {labels.values.shape}, expected {expected}: those of the same rows")
-    copies = write_table(pairs.masked, pairs.rows.table.schema)
+    copies = write_table(pairs.masked, pairs.table.schema)
     masked = shapley(game, copies, name, budget=budget, views=0, progress=progress)
     for part in (labels, masked):
         if part.error_std is not None and np.any(part.error_std > 0):

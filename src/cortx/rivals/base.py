@@ -46,13 +46,14 @@ class Account:
     def __init__(self, game: Game) -> None:
         self.game, self.started, self.spent = game, perf_counter(), game.evaluations
 
-    def close(self, rows: Rows, values: Array, full: Array, method: str) -> Explanation:
-        """The explanation, from `values` (rows, players, outputs) and v(all), `full`, (rows, outputs)."""
+    def close(self, rows: Rows, values: Array, full: Array, method: str, empty: Array | None = None) -> Explanation:
+        """The explanation, from `values` (rows, players, outputs), v(all), `full`, and v(none), (rows, outputs)."""
         game, one = self.game, self.game.n_outputs == 1
+        empty = game.empty_values(rows) if empty is None else empty
         each = (..., 0) if one else (...,)
         return Explanation(
             values=values[each],
-            base_values=np.broadcast_to(game.base_values, full.shape).copy()[each],
+            base_values=empty.copy()[each],
             feature_names=game.players.names,
             data=rows.data,
             output_names=game.output_names,

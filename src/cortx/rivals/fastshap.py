@@ -19,6 +19,7 @@ from cortx.estimators.coalitions import all_coalitions, random_subsets
 from cortx.estimators.kernel_shap import draw_pairs, expected_pairs, pair_weights
 from cortx.explanation import Explanation
 from cortx.games import Game, Rows
+from cortx.games.game import table_of
 from cortx.progress import progress_bar
 from cortx.rivals.base import Account, Rival, full_values
 from cortx.seeding import numpy_generator, row_uniforms, stream_seed, torch_generator
@@ -218,8 +219,9 @@ class FastSHAP(Rival):
             raise _too_small(left, fixed + step_cost)
         most = settings.epochs * per_epoch if left is None else (left - fixed) // step_cost
 
-        columns = tuple(replace(column, categorical=False) for column in train.table.schema.columns)
-        self._features = fit_features(train.table.matrix, columns, game.absent, FeatureConfig()).to(self.device)
+        table = table_of(train, "FastSHAP")
+        columns = tuple(replace(column, categorical=False) for column in table.schema.columns)
+        self._features = fit_features(table.matrix, columns, game.absent, FeatureConfig()).to(self.device)
         self._network = _three_layers(
             self._features.width,
             settings.width,
@@ -297,7 +299,8 @@ class FastSHAP(Rival):
             raise InputError("the strong form pays for coalitions once; give budget= (model evaluations) or samples=")
         train, held = self._split(rows, given, max(1, round(settings.validation_share * len(rows))))
         train, held, samples = self._plan(game, train, held, left)
-        features = fit_features(train.table.matrix, train.table.schema.columns, game.absent, settings.features)
+        table = table_of(train, "FastSHAP")
+        features = fit_features(table.matrix, table.schema.columns, game.absent, settings.features)
         network = ExplainerNetwork(
             features,
             torch.from_numpy(game.players.column_player),

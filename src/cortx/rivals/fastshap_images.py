@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from time import perf_counter
@@ -306,8 +306,7 @@ class ImageFastSHAP(Rival):
                 if self.normalization:
                     raw = exact_total(raw, total[part], _everybody(raw))
                 values[part] = raw.cpu().numpy()
-        result = account.close(rows, values, full, self.name)
-        return replace(result, base_values=np.array(empty[:, 0] if game.n_outputs == 1 else empty))
+        return account.close(rows, values, full, self.name, empty)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from cortx.errors import BudgetError, InputError, NotFittedError
 from cortx.explanation import Explanation
 from cortx.games import Game, Rows
+from cortx.games.game import table_of
 from cortx.progress import progress_bar
 from cortx.rivals.base import Account, Rival, full_values
 from cortx.seeding import numpy_generator, torch_generator
@@ -80,6 +81,7 @@ class L2X(Rival):
         """Learns from rows and the model's outputs for them; with a smaller `budget`, from so many of the rows."""
         started, before = perf_counter(), game.evaluations
         rows = game.rows(X)
+        table_of(rows, "L2X")
         if self.k > game.n_players:
             raise InputError(f"k={self.k} features cannot be selected from {game.n_players}")
         _ = game.base_values
@@ -101,7 +103,8 @@ class L2X(Rival):
         if family == "gaussian":
             outputs = (outputs - outputs.mean(axis=0)) / np.maximum(outputs.std(axis=0), 1e-12)
         target = torch.from_numpy(outputs).to(self.device, torch.float32)
-        features = fit_features(rows.table.matrix, rows.table.schema.columns, game.absent, FeatureConfig())
+        table = table_of(rows, "L2X")
+        features = fit_features(table.matrix, table.schema.columns, game.absent, FeatureConfig())
         self._features = features.to(self.device)
         inputs = self._inputs(rows)
         absent = self._features(torch.from_numpy(game.absent).to(self.device)).mean(dim=0)

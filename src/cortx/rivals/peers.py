@@ -17,6 +17,7 @@ from cortx.errors import BudgetError, InputError, need
 from cortx.estimators.shapley import DEFAULT_BUDGET
 from cortx.explanation import Explanation
 from cortx.games import Game, Rows
+from cortx.games.game import table_of
 from cortx.games.models import TorchModel, log_odds_from_logits, probability_from_logits
 from cortx.rivals.base import Account, Array, Rival, full_values
 from cortx.seeding import stream_seed
@@ -27,9 +28,10 @@ class Problem:
     """Rows, reference and model as the peers take them, in NumPy or in torch; every row the model sees is counted."""
 
     def __init__(self, game: Game, rows: Rows) -> None:
-        self.game, self.matrix, self.absent = game, rows.table.matrix, game.absent
+        table = table_of(rows, "this rival")
+        self.game, self.matrix, self.absent = game, table.matrix, game.absent
         self.most_active = int(rows.active.sum(axis=1).max())
-        self._schema = rows.table.schema
+        self._schema = table.schema
         # Adapters of other kinds, and which column a target is, are the game's business.
         model = game.model
         self._torch: TorchModel | None = None
@@ -91,6 +93,7 @@ class Peer(Rival):
         game = self.game
         rows = game.rows(X)
         account = Account(game)
+        table_of(rows, self.name)
         self._check(rows)
         full = full_values(game, rows, outputs)
         values = np.zeros((len(rows), game.n_players))

@@ -9,6 +9,7 @@ from cortx.errors import InputError
 from cortx.explainer.explainer import CoRTX
 from cortx.explanation import Explanation
 from cortx.games import Game
+from cortx.games.game import for_tables
 from cortx.rivals.base import Rival
 from cortx.training.recipe import Recipe, default_recipe, paper_recipe
 
@@ -41,6 +42,8 @@ class SupervisedRTX(Rival):
 
     def fit(self, game: Game, X: Any, *, labels: Any, progress: bool | None = None) -> SupervisedRTX:
         """Trains on `labels`: a pair of indices into X and their values (a tenth of them chooses the epoch)."""
+        if game.of_images:
+            raise for_tables("SupervisedRTX")
         self.explainer.fit(game, X, labels=labels, progress=progress)
         return self
 

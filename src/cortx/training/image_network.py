@@ -122,7 +122,8 @@ class ImageNetwork(ExplainerNetwork):
         return seen
 
     def hidden(self, codes: Tensor, total: Tensor) -> Tensor:
-        return self(codes, total).hidden
+        seen: Tensor = self(codes, total).hidden
+        return seen
 
     def forward(self, codes: Tensor, total: Tensor) -> Answer:
         head, active = self.attribution, self.active(codes)

@@ -126,7 +126,7 @@ def quick_image_recipe() -> Recipe:
 
 
 def paper_image_recipe() -> Recipe:
-    """CoRTX as written, for images (tab:hyper_setting, CIFAR-10): a ResNet-18 encoder, 300 positives, a 3-layer head."""
+    """CoRTX as written, for images (tab:hyper_setting, CIFAR-10): a ResNet-18, 300 positives, a 3-layer head."""
     tables = paper_recipe()
     return replace(
         tables,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cortx.errors import InputError
+from cortx.errors import InputError, ModelError
 from cortx.estimators.unbiased import best_mass, pairs_from, unbiased_values
 from cortx.games import Game
 from cortx.progress import progress_bar
@@ -132,6 +132,8 @@ def train_on_stream(
             torch._foreach_lerp_(mine, theirs, 1 - min(config.average, (1 + step) / (10 + step)))
             step += 1
             if step % every == 0 or step == steps:
+                if not bool(torch.isfinite(loss)):
+                    raise ModelError(f"the loss is not finite after {step} steps; check the model on masked images")
                 if validation is not None:
                     history.append(_validate(network, trained, average, validation))
                 if monotonic() - saved > checkpoint.every_seconds:
@@ -175,7 +177,9 @@ def sample_pairs(game: Game, matrix: Tensor, pairs: int, mass: Tensor | None, ge
     ends = torch.ones((n, 2 if game.own_reference else 1, game.n_players), dtype=torch.bool, device=device)
     ends[:, 1:] = False
     asked = torch.cat([chosen, ~chosen, ends], dim=1)
-    values = game.values_of(matrix.to(game.device), asked.to(game.device)).to(device)
+    # A GPU is not waited for: the next step is prepared while it computes, and the loss shows what is not finite.
+    on_cpu = game.device.type == "cpu"
+    values = game.values_of(matrix.to(game.device), asked.to(game.device), check=on_cpu).to(device)
     empty = values[:, -1] if game.own_reference else torch.from_numpy(game.base_values).to(values)
     contrast = (values[:, :pairs] - values[:, pairs : 2 * pairs]) / 2
     return Pairs(chosen, contrast, values[:, 2 * pairs] - empty)

@@ -38,7 +38,8 @@ class Surrogate:
     epochs:
         How often every image is seen, each time with other parts removed.
     width:
-        Channels of the first stage. Where the model is a `ResNet18` of this width itself, learning starts from its weights.
+        Channels of the first stage. Where the model is a `ResNet18` of this width itself, learning starts from its
+        weights.
     flip, shift:
         Images are also learned from mirrored, and moved by up to so many pixels: the model is asked about these too.
     device:
@@ -63,7 +64,8 @@ class Surrogate:
     ) -> None:
         if min(epochs, width, batch_size) < 1 or learning_rate <= 0 or not 0 < validation_share < 1 or shift < 0:
             raise InputError(
-                "a surrogate needs epochs, width, batch_size >= 1, learning_rate > 0, 0 < validation_share < 1, shift >= 0"
+                "a surrogate needs epochs, width, batch_size >= 1, learning_rate > 0, 0 < validation_share < 1 and "
+                "shift >= 0"
             )
         self.epochs, self.width, self.batch_size = epochs, width, batch_size
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
@@ -115,7 +117,9 @@ class Surrogate:
         settle(network, device)
         self._learn(network, game, learned, progress)
         network.eval().requires_grad_(False)
-        self._network, self._game = network, game.with_model(network)
+        last = schema.channels == "last" and not schema.grey
+        self._network = network
+        self._game = game.with_model(torch.nn.Sequential(ChannelsFirst(), network) if last else network)
         self.quality_ = quality(network, game, held, seed=self.seed)
         self.costs_ = {
             "evaluations": game.evaluations - before,
@@ -157,6 +161,13 @@ class Surrogate:
                     advance(1, f"{game.evaluations:,} evaluations")
                 self.history_.append(float(torch.stack(losses).mean()))
                 losses.clear()
+
+
+class ChannelsFirst(torch.nn.Module):
+    """(images, height, width, channels) to (images, channels, height, width)."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.permute(0, 3, 1, 2)
 
 
 def start_from(network: ResNet18, game: Game) -> bool:
