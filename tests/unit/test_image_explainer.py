@@ -522,11 +522,11 @@ def test_a_killed_fit_goes_on(images: np.ndarray, fresh: np.ndarray, tmp_path: P
     class Mortal(Game):
         left = 10**9
 
-        def values_of(self, matrix: Tensor, coalitions: Tensor) -> Tensor:
+        def values_of(self, matrix: Tensor, coalitions: Tensor, **settings: Any) -> Tensor:
             self.left -= 1
             if self.left < 0:
                 raise KeyboardInterrupt
-            return super().values_of(matrix, coalitions)
+            return super().values_of(matrix, coalitions, **settings)
 
     def mortal() -> Mortal:
         return Mortal(function, "zero", players=Patches(4), output="raw")

@@ -197,12 +197,12 @@ class Mortal(Game):
 
     left: int | None = None
 
-    def values_of(self, matrix: Tensor, coalitions: Tensor) -> Tensor:
+    def values_of(self, matrix: Tensor, coalitions: Tensor, **settings: Any) -> Tensor:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
                 raise Killed
-        return super().values_of(matrix, coalitions)
+        return super().values_of(matrix, coalitions, **settings)
 
 
 @pytest.mark.parametrize(("reference", "ends"), [("zero", 1), ("mean", 2)])
