@@ -26,8 +26,10 @@ PICTURES = (
 )  # fmt: skip
 
 
-def paper(*arguments: object, folder: Path, code: int = 0, **changes: str) -> subprocess.CompletedProcess[str]:
-    names = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb", **changes}
+def paper(*arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    # Threads that wait for each other must not keep busy the cores that other processes need.
+    quiet = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb", "OMP_WAIT_POLICY": "passive"}
+    names = {**os.environ, **quiet}
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         cwd=folder,

@@ -566,3 +566,6 @@ def test_evaluate_finds_nothing_wrong_and_then_darkness(explainer: CoRTX, digits
 def test_evaluate_notices_another_model(explainer: CoRTX, fresh: np.ndarray) -> None:
     other = Game(make_net(seed=1), "zero", players=Patches(4), output="probability")
     assert "model changed" in str(explainer.evaluate(fresh, game=other, rows=30))
+    finer = Game(make_net(), "zero", players=Patches(2), output="probability")
+    with pytest.raises(InputError, match="has 16 players, the explainer was fitted for 4"):
+        explainer.evaluate(fresh, game=finer)

@@ -78,6 +78,11 @@ def evaluate(
         raise InputError("the table has no rows; give at least one")
     by = _slice_values(slices, described(table))
     model = compare_model(game, fitted)
+    if game.n_players != len(fitted.spec.players):
+        raise InputError(
+            f"the game has {game.n_players} players, the explainer was fitted for {len(fitted.spec.players)}; give the "
+            "game the same players="
+        )
     drifts = drift(fitted.profile, described(table))
     possible = np.flatnonzero(explainer._explainable(table))
     if len(possible) == 0:

@@ -183,8 +183,10 @@ class CoRTX:
             budget = label_budget(game) if budget is None else budget
             rows = shapley(game, rows, budget=budget, views=0, seed=self.seed, progress=progress)
         labels = given_labels(rows, game, None, None)
+        spent = game.evaluations
         calibration = calibrate_network(fitted.network, game, fitted.spec.schema, labels)
-        costs = {**fitted.costs, "calibration": cost(labels.evaluations, labels.seconds, rows=len(labels))}
+        spent = labels.evaluations + game.evaluations - spent
+        costs = {**fitted.costs, "calibration": cost(spent, labels.seconds, rows=len(labels))}
         costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values() if isinstance(part, dict))
         self._fitted = replace(fitted, calibration=calibration, costs=costs)
         return self

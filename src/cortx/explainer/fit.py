@@ -105,7 +105,8 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
     quality = _quality(learned, game.players.names)
     if calibration is not None:
-        curve.append(_point(len(material.train), costs["total_evaluations"], quality["l2"]))
+        learned_from = material.pretraining if material.stream else material.train
+        curve.append(_point(len(learned_from), costs["total_evaluations"], quality["l2"]))
     probe, shown = _probe_rows(rows.table.matrix, game, request.seed), described(rows.table)
     fitted = Fitted(
         network=learned.network,
@@ -159,7 +160,7 @@ def _stream(game: Game, rows: Rows, store: LabelStore, request: Request) -> tupl
     """Images: precise labels for validation and calibration; what is left of the budget is learned from as it comes."""
     plan = make_plan(game, rows, request.budget, request.recipe, request.seed)
     logger.info(str(plan))
-    started, spent = perf_counter(), game.evaluations
+    started = perf_counter()
     planned = PlannedLabels(game, rows, plan, store, request.recipe, request.seed, request.show)
     validation = planned.precise(plan.validation, "validation")
     calibration = planned.precise(plan.calibration, "calibration")
@@ -176,7 +177,6 @@ def _stream(game: Game, rows: Rows, store: LabelStore, request: Request) -> tupl
         ),
         "calibration": cost(calibration.evaluations, seconds * (1 - share), rows=len(calibration)),
     }  # fmt: skip
-    logger.debug("precise labels: %s evaluations", f"{game.evaluations - spent:,}")
     key = _key(game, rows, outputs, None, request, validation.values)
     folder = None if request.folder is None else request.folder / f"training-{key[:12]}"
     return material, Checkpoint(folder, key)

@@ -262,10 +262,14 @@ def _fit_total_model(network: ExplainerNetwork, matrix: torch.Tensor, totals: to
     optimizer = torch.optim.Adam(network.total_model.parameters(), lr=2e-3)
     target = (totals / network.total_scale).to(torch.float32)
     generator = torch_generator(seed, "total model")
+    seen: torch.Tensor | None = None
+    if isinstance(network, ImageNetwork):  # its inputs are dear: each image is looked at once
+        with torch.no_grad():
+            seen = torch.cat([network.total_inputs(part) for part in torch.split(matrix, KNOWN)])
     for _ in range(1_000):
         index = torch.randint(len(matrix), (min(512, len(matrix)),), generator=generator).to(matrix.device)
         with torch.no_grad():
-            inputs = network.total_inputs(matrix[index])
+            inputs = network.total_inputs(matrix[index]) if seen is None else seen[index]
         loss = (network.total_model(inputs) - target[index]).square().mean()
         optimizer.zero_grad()
         torch.autograd.backward(loss)

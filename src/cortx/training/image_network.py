@@ -21,7 +21,7 @@ from cortx.training.resnet import ResNet18
 
 
 class ImageFeatures(nn.Module):
-    """Flat images, (images, numbers), to (images, channels, height, width), their largest number one."""
+    """Flat images, (images, numbers), to (images, channels, height, width): the numbers that the model sees too."""
 
     reference: Tensor
     pixel_player: Tensor
@@ -29,14 +29,10 @@ class ImageFeatures(nn.Module):
     def __init__(self, schema: ImageSchema, players: ImagePlayers, absent: Tensor, own_reference: str | None) -> None:
         super().__init__()
         self.schema, self.own_reference, self.n_players = schema, own_reference, len(players)
-        self.scale = 1 / max(abs(end) for end in schema.pixels)
         self.register_buffer("reference", absent.to(torch.float32))
         self.register_buffer("pixel_player", torch.from_numpy(players.pixel_player).flatten())
 
     def forward(self, codes: Tensor) -> Tensor:
-        return self.unscaled(codes) * self.scale
-
-    def unscaled(self, codes: Tensor) -> Tensor:
         return channels_first(codes.to(torch.float32), self.schema)
 
     def active(self, codes: Tensor) -> Tensor:
