@@ -28,7 +28,10 @@ LINES = 8
 
 
 def read_facts(folder: Path) -> dict[str, dict[str, Any]]:
-    """The JSON of every stage that is there."""
+    """The JSON of every stage that is there: one file each, or all together."""
+    if (folder / "facts.json").exists():
+        together: dict[str, dict[str, Any]] = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+        return together
     paths = {stage: folder / f"{stage}.json" for stage in STAGES}
     return {stage: json.loads(path.read_text(encoding="utf-8")) for stage, path in paths.items() if path.exists()}
 

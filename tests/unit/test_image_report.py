@@ -73,7 +73,7 @@ def made_up(data: str = CIFAR10) -> Facts:
         errors[name] = {metric: some(name, metric) for metric in image_report.ERRORS}
         errors[name] |= {f"{metric}_se": 0.02 for metric in image_report.ERRORS}
     facts: Facts = {
-        "target": {"accuracy": 0.95, "images": 100, "data": data, "cycles": [1]},
+        "target": {"accuracy": 0.95, "images": 100, "data": data, "epochs": 1},
         "surrogate": surrogate("surrogate"),
         "retrained surrogate": surrogate("retrained surrogate"),
         "cortx": {"costs": costs(ours)},
@@ -83,6 +83,12 @@ def made_up(data: str = CIFAR10) -> Facts:
         "fastshap": {"costs": {"evaluations": 6_900, "seconds": 8.0, "rows": 80}, "images_per_second": 80.0},
         "curves": {judge: {method: curves(judge, method) for method in METHODS} for judge in JUDGES},
         "errors": errors,
+        "seeds": {
+            "seeds": {
+                seed: {"exclusion top1": 0.3, "inclusion top1": 0.9, **errors["cortx"], "cosine": 0.8 + int(seed) / 10}
+                for seed in ("1", "2")
+            }
+        },
     }
     about = {"versions": "torch 9", "stage_seconds": 12.0}
     return {stage: {**found, **about, "hardware": f"machine of {stage}"} for stage, found in facts.items()}
@@ -178,7 +184,16 @@ def test_what_is_no_number_is_none() -> None:
     assert image_report.missing_cells(records) == ["errors / converged labels / kernel / cosine"]
 
 
-@pytest.mark.parametrize("lost", list(STAGES))
+def test_the_spread_over_seeds_is_that_of_all_three(facts: Facts, found: Records) -> None:
+    (one,) = [r for r in found if (r["experiment"], r["metric"]) == ("seeds", "cosine")]
+    values = [facts["errors"]["cortx"]["cosine"], 0.9, 1.0]
+    mean = sum(values) / 3
+    assert one["seeds"] == [0, 1, 2]
+    assert one["value"] == pytest.approx(mean)
+    assert one["spread"] == pytest.approx((sum((value - mean) ** 2 for value in values) / 2) ** 0.5)
+
+
+@pytest.mark.parametrize("lost", [stage for stage in STAGES if stage != "seeds"])
 def test_a_study_in_the_making_is_reported_too(lost: str) -> None:
     facts = made_up()
     del facts[lost]
@@ -287,15 +302,15 @@ def test_curves_go_from_records_to_pictures(facts: Facts, found: Records, tmp_pa
         image_report.curves_of(found, "nobody")
 
 
-def test_heat_maps_show_the_class_that_is_raised_most(tmp_path: Path) -> None:
+def test_heat_maps_show_the_class_that_is_predicted(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     arrays = {f"{method}|values": generator.normal(size=(5, 16, 3)) for method in OF_CLASSES}
     arrays |= {f"rise|{judge}": generator.normal(size=(5, 16)) for judge in ("surrogate", "target-zero")}
+    arrays["classes"] = np.array([2, 0, 1, 1, 0])
     values, classes = image_report.heat(arrays)
     assert list(values) == [*(METHODS[method] for method in OF_CLASSES), "RISE"]
     for i in range(5):
-        raised = [sum(arrays["cortx|values"][i, :, k]) for k in range(3)]
-        assert classes[i] == raised.index(max(raised))
+        assert classes[i] == [2, 0, 1, 1, 0][i]
         np.testing.assert_array_equal(values["FastSHAP"][i], arrays["fastshap|values"][i, :, classes[i]])
     np.testing.assert_array_equal(values["RISE"], arrays["rise|surrogate"])
     figure = heat_maps(values, (4, 4), labels=list("abcde"), smooth=False, path=tmp_path / "heat.png")

@@ -252,7 +252,7 @@ class _Planner:
         imitation = 0 if knows else int(min(config.imitation_steps, IMITATION_SHARE * left / config.batch_size))
         steps = int((left - max(0, imitation) * config.batch_size) // each)
         if steps < LEAST_STEPS:
-            least = reserved + pretraining + LEAST_STEPS * each / (1 - IMITATION_SHARE)
+            least = reserved + pretraining + LEAST_STEPS * each / (1.0 if knows else 1 - IMITATION_SHARE)
             raise BudgetError(
                 f"budget={self.budget:,} is too small: {len(calibration) + len(validation)} precise labels cost about "
                 f"{reserved:,.0f} evaluations and pre-training {pretraining:,.0f}; give at least "

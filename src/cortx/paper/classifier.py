@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,8 +13,8 @@ from cortx.seeding import torch_generator
 from cortx.training.resnet import ResNet18, settle
 
 BATCH = 512
-PEAK, LATER_PEAK = 0.4, 0.2
-"""The highest learning rate of the first cycle, and of those after it."""
+PEAK = 0.4
+"""The highest learning rate, for batches of this size."""
 DECAY = 5e-4
 CUT = 8
 """The side of the square that is cut out of every training image."""
@@ -27,11 +26,10 @@ def train_classifier(
     images: Any,
     labels: Any,
     *,
-    cycles: Sequence[int] = (45, 30),
+    epochs: int = 100,
     width: int = 64,
     seed: int = 0,
     device: str = "cpu",
-    start: dict[str, Tensor] | None = None,
     shift: int = 4,
     flip: bool = True,
     batch: int = BATCH,
@@ -39,45 +37,42 @@ def train_classifier(
 ) -> ResNet18:
     """SGD with momentum on uint8 images (n, channels, height, width), moved, mirrored, cut and with noise.
 
-    `cycles` are epochs; in each the learning rate rises over a fifth and falls to zero. `start` are the weights after
-    the first cycle, which is then not repeated.
+    The learning rate rises over the first fifth and then falls to zero.
     """
     pixels, targets = torch.as_tensor(images).to(device), torch.as_tensor(labels).to(device)
     n_classes = int(targets.max()) + 1
     network = ResNet18(pixels.shape[1], n_classes, width, generator=torch_generator(seed, "target"))
-    if start is not None:
-        network.load_state_dict(start)
     settle(network, device)
     on_gpu = torch.device(device).type == "cuda"
     size = min(batch, len(pixels))
     per_epoch = len(pixels) // size
-    todo = list(enumerate(cycles))[0 if start is None else 1 :]
+    steps, step = epochs * per_epoch, 0
     decayed = [p for p in network.parameters() if p.ndim > 1]
     rest = [p for p in network.parameters() if p.ndim <= 1]
-    with progress_bar("training the classifier", sum(epochs for _, epochs in todo) * per_epoch, show=show) as advance:
-        for cycle, epochs in todo:
-            generator = torch_generator(seed, "classifier", cycle, device=device)
-            groups = [{"params": decayed, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
-            optimizer = torch.optim.SGD(groups, lr=PEAK, momentum=0.9, nesterov=True)
-            peak = (PEAK if cycle == 0 else LATER_PEAK) * size / BATCH
-            for epoch in range(epochs):
-                order = torch.randperm(len(pixels), generator=generator, device=pixels.device)
-                for number in range(per_epoch):
-                    progress = (epoch * per_epoch + number) / (epochs * per_epoch)
-                    for group in optimizer.param_groups:
-                        group["lr"] = peak * (progress / 0.2 if progress < 0.2 else (1 - progress) / 0.8)
-                    index = order[number * size : (number + 1) * size]
-                    inputs = varied(pixels[index], shift, flip, generator)
-                    network.train()
-                    if on_gpu:
-                        inputs = inputs.to(memory_format=torch.channels_last)
-                    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=on_gpu):
-                        logits = network(inputs)
-                    loss = F.cross_entropy(logits.float(), targets[index])
-                    optimizer.zero_grad()
-                    torch.autograd.backward(loss)
-                    optimizer.step()
-                    advance(1, "")
+    groups = [{"params": decayed, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
+    peak = PEAK * size / BATCH
+    optimizer = torch.optim.SGD(groups, lr=peak, momentum=0.9, nesterov=True)
+    generator = torch_generator(seed, "classifier", device=device)
+    network.train()
+    with progress_bar("training the classifier", steps, show=show) as advance:
+        for _ in range(epochs):
+            order = torch.randperm(len(pixels), generator=generator, device=pixels.device)
+            for number in range(per_epoch):
+                progress = step / steps
+                for group in optimizer.param_groups:
+                    group["lr"] = peak * (progress / 0.2 if progress < 0.2 else (1 - progress) / 0.8)
+                index = order[number * size : (number + 1) * size]
+                inputs = varied(pixels[index], shift, flip, generator)
+                if on_gpu:
+                    inputs = inputs.to(memory_format=torch.channels_last)
+                with torch.autocast(inputs.device.type, torch.bfloat16, enabled=on_gpu):
+                    logits = network(inputs)
+                loss = F.cross_entropy(logits.float(), targets[index])
+                optimizer.zero_grad()
+                torch.autograd.backward(loss)
+                optimizer.step()
+                step += 1
+                advance(1, "")
     return network.eval().requires_grad_(False)
 
 

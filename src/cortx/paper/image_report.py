@@ -80,7 +80,7 @@ PRINTED: dict[str, dict[str, tuple[str, ...]]] = {
 
 def records(facts: Facts) -> list[dict[str, Any]]:
     """Every number of a study as a flat record; stages that have not run leave their cells out."""
-    found = [made for make in (_networks, _curves, _costs, _errors, _throughput) for made in make(facts)]
+    found = [made for make in (_networks, _curves, _costs, _errors, _seeds, _throughput) for made in make(facts)]
     # A network that was trained badly may give no number at all, and JSON knows no NaN.
     return [made if math.isfinite(made["value"]) else made | {"value": None} for made in found]
 
@@ -132,6 +132,20 @@ def _curves(facts: Facts) -> Iterator[dict[str, Any]]:
                         **_spent(facts, method, found["images"]), images=found["images"],
                         curve=[round(float(height), 5) for height in cell["curve"]],
                     )  # fmt: skip
+
+
+def _seeds(facts: Facts) -> Iterator[dict[str, Any]]:
+    """Our explainer over seeds, before the surrogate: mean and deviation."""
+    others = facts.get("seeds", {}).get("seeds", {})
+    if not others or "curves" not in facts or "errors" not in facts:
+        return
+    first = {f"{way} top1": facts["curves"]["surrogate"]["cortx"][way]["top1"]["auc"] for way in DIRECTIONS}
+    first |= {name: facts["errors"]["cortx"][name] for name in ("cosine", "relative_l2", "rank_correlation")}
+    about = {key: facts["seeds"][key] for key in ("hardware", "versions")}
+    for metric, value in first.items():
+        values = [value, *(one[metric] for one in others.values())]
+        made = record("seeds", "surrogate", "cortx", metric, values, seeds=[0, *map(int, others)], data=_data(facts))
+        yield made | about
 
 
 def _errors(facts: Facts) -> Iterator[dict[str, Any]]:
@@ -576,9 +590,9 @@ def explanations(study: ImageStudy, images: slice) -> dict[str, Explanation]:
 def heat(arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[np.float64]], npt.NDArray[np.int64]]:
     """From "method|judge" or "method|values" to (images, players) of each method, and the class shown, (images,).
 
-    The class is the one that our values raise most in all: the one predicted, wherever the empty image tells nothing.
+    The class is the one that the surrogate predicts, "classes".
     """
-    classes = np.asarray(arrays["cortx|values"], dtype=np.float64).sum(axis=1).argmax(axis=1)
+    classes = np.asarray(arrays["classes"])
     found = {}
     for method, title in METHODS.items():
         key = f"{method}|{'values' if method in OF_CLASSES else 'surrogate'}"

@@ -60,7 +60,7 @@ class ImageScale:
     """Model evaluations of our explainer and of FastSHAP, everything included."""
     paper_labels: int
     """KernelSHAP labels of the paper's recipe: 5% of the training images."""
-    cycles: tuple[int, ...] = (45, 25)
+    epochs: int = 100
     surrogate_epochs: int = 40
     judge_epochs: int = 18
     width: int = 64
@@ -77,11 +77,13 @@ class ImageScale:
     precision: Any = "float16"
     train_images: int | None = None
     """Only the first so many training images."""
+    more_seeds: tuple[int, ...] = ()
+    """Further seeds of our explainer."""
 
 
-FULL = ImageScale("cifar10", 1_000, 100, 131_072, 50_000_000, 2_500)
+FULL = ImageScale("cifar10", 1_000, 100, 131_072, 50_000_000, 2_500, more_seeds=(1, 2))
 QUICK = ImageScale(
-    "digits", 32, 8, 4_096, 80_000, 16, (8,), 10, 5, 16, ImageFastSHAPSettings(samples=8, base_channels=8, epochs=4),
+    "digits", 32, 8, 4_096, 80_000, 16, 8, 10, 5, 16, ImageFastSHAPSettings(samples=8, base_channels=8, epochs=4),
     (20, 21), 0, False, "quick", 128, 8, 4, None,
 )  # fmt: skip
 METHODS = {
@@ -220,18 +222,14 @@ class ImageStudy:
 
     def make_target(self) -> dict[str, Any]:
         train, labels, test, answers, _ = self.data
-        kept = self.path("target-first-cycle")
-        start = None
-        if kept.exists():
-            start = {key: t.float() if t.is_floating_point() else t for key, t in load_file(kept).items()}
         network = train_classifier(
-            train, labels, cycles=self.scale.cycles, width=self.scale.width, seed=self.seed, device=self.device,
-            start=start, shift=self.scale.shift, flip=self.scale.flip, batch=min(512, len(train) // 10), show=self.show,
+            train, labels, epochs=self.scale.epochs, width=self.scale.width, seed=self.seed, device=self.device,
+            shift=self.scale.shift, flip=self.scale.flip, batch=min(512, len(train) // 10), show=self.show,
         )  # fmt: skip
         self._keep("target", network)
         exact = torch.from_numpy(test).to(self.device).float() / 255
         found = accuracy(self.network("target"), exact, torch.from_numpy(answers).to(self.device))
-        return {"accuracy": found, "images": len(test), "data": self.data[4], "cycles": list(self.scale.cycles)}
+        return {"accuracy": found, "images": len(test), "data": self.data[4], "epochs": self.scale.epochs}
 
     def _keep(self, name: str, network: nn.Module) -> None:
         """Half precision is kept and used from here on: rounding is part of the network."""
@@ -271,16 +269,37 @@ class ImageStudy:
         return accuracy(network, masked.view(len(matrix), *test.shape[1:]), torch.from_numpy(answers).to(self.device))
 
     def make_cortx(self) -> dict[str, Any]:
-        explainer = CoRTX(self.scale.recipe, seed=self.seed, device=self.device)  # type: ignore[arg-type]
-        explainer.fit(self.surrogate, self.data[0], budget=self.scale.budget, progress=self.show)
+        explainer = self._ours(self.seed)
         explainer.save(self.folder / "cortx.explainer")
         return {"costs": explainer.costs_, "quality": explainer.quality_, "history": explainer.history_}
+
+    def _ours(self, seed: int) -> CoRTX:
+        explainer = CoRTX(self.scale.recipe, seed=seed, device=self.device)  # type: ignore[arg-type]
+        return explainer.fit(self.surrogate, self.data[0], budget=self.scale.budget, progress=self.show)
+
+    def make_seeds(self) -> dict[str, Any]:
+        """Our explainer with other seeds, before the surrogate and against converged labels."""
+        truth = np.load(self.path("truth", "npz"))
+        classes, logits = self._classes("surrogate"), self._judge("surrogate")
+        zero = reference_fill(self.tensor, 0, self.surrogate.image_players.pixel_player)
+        facts: dict[str, Any] = {}
+        for seed in self.scale.more_seeds:
+            explainer = self._ours(seed)
+            values = np.asarray(explainer.explain(self.images).values)
+            with torch.inference_mode():
+                curves = masking_curves(logits, zero, importance_order(_of_class(values, classes)), classes)
+            facts[str(seed)] = {
+                "exclusion top1": float(curves.exclusion.auc("top1").mean()),
+                "inclusion top1": float(curves.inclusion.auc("top1").mean()),
+                **closeness(_of_class(values[: len(truth["values"])], truth["classes"]), truth["values"]),
+                "costs": explainer.costs_,
+            }
+        return {"seeds": facts}
 
     def make_fastshap(self) -> dict[str, Any]:
         rival = ImageFastSHAP(self.scale.fastshap, seed=self.seed, device=self.device)
         rival.fit(self.surrogate, self.data[0], budget=self.scale.budget, progress=self.show)
-        self._explain("fastshap", rival.explain)
-        return {"costs": rival.costs_, "history": rival.history_, "images_per_second": self._speed(rival.explain)}
+        return {"costs": rival.costs_, "history": rival.history_, **self._measured("fastshap", rival.explain)}
 
     def make_paper(self) -> dict[str, Any]:
         """The paper's recipe: contrastive pre-training on all images, KernelSHAP labels for 5% of them."""
@@ -297,13 +316,12 @@ class ImageStudy:
             )  # fmt: skip
         explainer = CoRTX(replace(recipe, pretrain=pretrain), seed=self.seed, device=self.device)
         explainer.fit(self.surrogate, train, labels=labels, progress=self.show)
-        self._explain("cortx-paper", explainer.explain)
         error = np.linalg.norm(np.asarray(labels.error_std), axis=1) / np.linalg.norm(labels.values, axis=1)
         return {
             "costs": explainer.costs_,
             "quality": explainer.quality_,
             "label_relative_standard_error": float(np.nanmean(error)),
-            "images_per_second": self._speed(explainer.explain),
+            **self._measured("cortx-paper", explainer.explain),
         }
 
     def make_truth(self) -> dict[str, Any]:
@@ -427,6 +445,16 @@ class ImageStudy:
             facts[name] = closeness(_of_class(values, classes), wanted)
         return facts
 
+    def keep_some(self, path: Path, count: int = 60) -> Path:
+        """What every method says of the first images, and their classes: enough for pictures, without the images."""
+        arrays: dict[str, Any] = {"classes": self._classes("surrogate")[:count]}
+        for name in METHODS:
+            if self.path(f"values-{name}", "npz").exists():
+                found = np.load(self.path(f"values-{name}", "npz"))
+                arrays |= {f"{name}|{key}": found[key][:count].astype(np.float32) for key in found.files}
+        np.savez_compressed(path, **arrays)
+        return path
+
     # Helpers --------------------------------------------------------------------------------------------------
 
     def _measured(self, name: str, explain: Callable[[Any], Explanation]) -> dict[str, Any]:
@@ -434,7 +462,7 @@ class ImageStudy:
         return {"images_per_second": self._speed(explain), "evaluations_per_image": spent / len(self.images)}
 
     def _on_device(self, explainer: CoRTX) -> dict[str, float]:
-        """Images per second where images and attributions stay on the device, without and with the model's own output."""
+        """Images per second where nothing leaves the device, without and with the model's own output."""
         batch = self.tensor.repeat(-(-BATCH // len(self.tensor)), *[1] * (self.tensor.ndim - 1))[:BATCH]
         outputs = self.surrogate.values_of(batch.flatten(1), self._everyone(len(batch)))[:, 0]
 
@@ -474,6 +502,7 @@ STAGES = {
     "fastshap": "make_fastshap",
     "curves": "make_curves",
     "errors": "make_errors",
+    "seeds": "make_seeds",
 }
 
 
