@@ -3,7 +3,7 @@
     CORTX_DATA=... python -m benchmarks.image_study FOLDER [--stages target surrogate ...] [--device cuda] [--copy OUT]
 
 The same as ``cortx paper cifar10`` without its report: every stage leaves a JSON file in FOLDER. OUT gets them together
-as `facts.json`, and `few.npz` for heat maps; `python -m benchmarks.paper_images OUT` makes results and documents of them.
+as `facts.json`, and `few.npz` for heat maps; `python -m benchmarks.paper_images OUT` makes results and documents.
 XRAI needs scikit-image, or `--segments`, made by `--make-segments` where that is installed.
 """
 

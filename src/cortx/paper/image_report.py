@@ -144,7 +144,15 @@ def _seeds(facts: Facts) -> Iterator[dict[str, Any]]:
     about = {key: facts["seeds"][key] for key in ("hardware", "versions")}
     for metric, value in first.items():
         values = [value, *(one[metric] for one in others.values())]
-        made = record("seeds", "surrogate", "cortx", metric, values, seeds=[0, *map(int, others)], data=_data(facts))
+        made = record(
+            "seeds",
+            "surrogate",
+            "cortx",
+            f"{metric} over seeds",
+            values,
+            seeds=[0, *map(int, others)],
+            data=_data(facts),
+        )
         yield made | about
 
 
