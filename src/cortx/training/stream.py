@@ -186,12 +186,11 @@ def sample_pairs(game: Game, matrix: Tensor, pairs: int, mass: Tensor | None, ge
 
 
 class Pairs(NamedTuple):
-    """coalitions (images, pairs, players), contrast = (v(S) - v(rest)) / 2 (images, pairs, outputs), total (images,
-    outputs)."""
+    """Coalitions and their complements, evaluated."""
 
-    coalitions: Tensor
-    contrast: Tensor
-    total: Tensor
+    coalitions: Tensor  # (images, pairs, players)
+    contrast: Tensor  # (v(S) - v(complement)) / 2, (images, pairs, outputs)
+    total: Tensor  # v(all) - v(none), (images, outputs)
 
     def labels(self, mass: Tensor | None) -> Tensor:
         """Unbiased labels, (images, players, outputs)."""

@@ -251,10 +251,10 @@ def imitate(
 
     The loss is the squared distance over the variance of each output. Returns its means by hundreds of steps.
     """
-    if checkpoint.load("imitation") is not None:
-        tensors, facts = checkpoint.load("imitation") or ({}, {})
-        network.load_state_dict({name.removeprefix("network."): tensor for name, tensor in tensors.items()})
-        return [float(one) for one in facts["history"]]
+    kept_before = checkpoint.load("imitation")
+    if kept_before is not None:
+        network.load_state_dict({name.removeprefix("network."): tensor for name, tensor in kept_before[0].items()})
+        return [float(one) for one in kept_before[1]["history"]]
     schema, device, size = game.schema, matrix.device, min(config.batch_size, len(matrix))
     assert isinstance(schema, ImageSchema)
     generator = torch_generator(seed, "imitation", device=str(device))
