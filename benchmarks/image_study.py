@@ -32,6 +32,8 @@ def main() -> None:
     scale = QUICK if arguments.quick else FULL
     study = ImageStudy(arguments.folder, scale, arguments.device, show=False, segments=arguments.segments)
     if arguments.make_segments:
+        if arguments.segments is None:
+            parser.error("--make-segments writes to the file that --segments names")
         from cortx.rivals.xrai import segment_images
 
         np.savez_compressed(arguments.segments, segments=segment_images(study.images))

@@ -1,6 +1,7 @@
 """One seed becomes independent named streams; a row's stream depends on its content, not on its place.
 
-No global generator is read or set anywhere in cortx, but for peers that know no other (`rivals/peers.py`).
+No global generator is read or set anywhere in cortx, but for peers that know no other (`rivals/peers.py`,
+`rivals/gradients.py`); their state is put back.
 """
 
 from __future__ import annotations

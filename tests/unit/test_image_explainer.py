@@ -17,6 +17,10 @@ import cortx
 from cortx import CoRTX, Explanation, Game, Patches, Segments
 from cortx.errors import ArtifactError, BudgetError, FingerprintError, InputError
 from cortx.paper.cifar10 import load_digits_images
+from cortx.seeding import torch_generator
+from cortx.training.checkpoint import Checkpoint, pack, unpack
+from cortx.training.encoders import EncoderConfig, HeadConfig
+from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.recipe import Recipe, get_recipe
 from cortx.training.resnet import ResNet18
 
@@ -194,7 +198,7 @@ def test_attribute_is_explain_on_tensors(explainer: CoRTX, fresh: np.ndarray, fo
     alone = cortx.load(folder)
     np.testing.assert_allclose(alone.attribute(images, outputs), explained.values, atol=1e-5)
     np.testing.assert_allclose(alone.attribute(images), alone.explain(fresh).values, atol=1e-5)
-    with pytest.raises(InputError, match=r"images have shape \(70, 8, 8\)"):
+    with pytest.raises(InputError, match=r"of shape \(70, 8, 8\), expected floats"):
         explainer.attribute(images[:, 0])
 
 
@@ -569,3 +573,63 @@ def test_evaluate_notices_another_model(explainer: CoRTX, fresh: np.ndarray) -> 
     finer = Game(make_net(), "zero", players=Patches(2), output="probability")
     with pytest.raises(InputError, match="has 16 players, the explainer was fitted for 4"):
         explainer.evaluate(fresh, game=finer)
+
+
+# What only a GPU does, as far as a CPU can tell -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("patch", [2, 8])
+def test_reduced_precision_learns_on_fine_and_coarse_grids(patch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    game = Game(ResNet18(1, 3, 4, generator=torch_generator(0, "net")), "zero", players=Patches(patch))
+    rows = game.rows(np.random.default_rng(0).random((6, 1, 16, 16), dtype=np.float32))
+    features = ImageFeatures(game.schema, game.image_players, torch.from_numpy(game.absent), None)  # type: ignore[arg-type]
+    network = ImageNetwork(
+        features, game.image_players, 3, encoder=EncoderConfig("resnet18", 4), head=HeadConfig("decoder", 8, 1), seed=0
+    )
+    monkeypatch.setattr(ImageNetwork, "reduced", lambda self: torch.autocast("cpu", torch.bfloat16))
+    codes, total = torch.from_numpy(rows.table.matrix), torch.ones(6, 3)
+    output = network.for_loss("attribution", codes, total, network.active(codes))
+    assert output.dtype == torch.float32
+    assert output.shape == (6, game.n_players, 3)
+    torch.autograd.backward(output.square().sum())
+    assert network(codes, total).values.shape == output.shape
+
+
+def test_whatever_learns_does_so_in_the_wider_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(torch, "autocast", lambda device, kind, enabled: asked.append(kind))
+    game = Game(ResNet18(1, 3, 4, generator=torch_generator(0, "net")), "zero", players=Patches(2))
+    game.rows(np.zeros((1, 1, 8, 8), dtype=np.float32))
+    features = ImageFeatures(game.schema, game.image_players, torch.from_numpy(game.absent), None)  # type: ignore[arg-type]
+    network = ImageNetwork(
+        features, game.image_players, 3, encoder=EncoderConfig("resnet18", 4), head=HeadConfig("decoder", 8, 1), seed=0
+    ).eval()
+    network.reduced()
+    network.encoder.train()
+    network.reduced()
+    network.eval()
+    network.heads["attribution"].train()
+    network.reduced()
+    assert asked == [torch.float16, torch.bfloat16, torch.bfloat16]
+
+
+def test_a_resumed_optimizer_keeps_the_order_of_its_parameters_in_memory(tmp_path: Path) -> None:
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        layer = torch.nn.Conv2d(3, 8, 3)
+        layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = torch.optim.AdamW(layer.parameters())
+        torch.autograd.backward(layer(torch.rand(2, 3, 8, 8)).sum())
+        optimizer.step()
+        return layer, optimizer
+
+    layer, optimizer = made()
+    Checkpoint(tmp_path, "key").save("stage", pack("trained", layer, optimizer))
+    kept = Checkpoint(tmp_path, "key").load("stage")
+    assert kept is not None
+    other, resumed = made()
+    unpack("trained", kept[0], other, resumed)
+    for parameter, again in zip(layer.parameters(), other.parameters(), strict=True):
+        for name, tensor in resumed.state[again].items():
+            assert torch.equal(tensor, optimizer.state[parameter][name])
+            if tensor.shape == again.shape:
+                assert tensor.stride() == again.stride()

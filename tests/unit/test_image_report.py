@@ -65,7 +65,7 @@ def made_up(data: str = CIFAR10) -> Facts:
 
     explained = {
         name: {"images_per_second": 10 + 90 * some(name), "evaluations_per_image": float(1 + i)}
-        for i, name in enumerate(name for name in METHODS if name not in ("random", "cortx-paper", "fastshap"))
+        for i, name in enumerate(name for name in METHODS if name == "cortx" or name not in ("random", *LEARNED))
     }
     explained["cortx"] |= {name: 1e5 * some(name) for name in image_report.ON_DEVICE}
     errors = {}
@@ -81,6 +81,7 @@ def made_up(data: str = CIFAR10) -> Facts:
         "explanations": explained,
         "cortx-paper": {"costs": costs(paper), "label_relative_standard_error": 0.9, "images_per_second": 70.0},
         "fastshap": {"costs": {"evaluations": 6_900, "seconds": 8.0, "rows": 80}, "images_per_second": 80.0},
+        "fastshap-equal": {"costs": {"evaluations": 7_000, "seconds": 9.0, "rows": 80}, "images_per_second": 80.0},
         "curves": {judge: {method: curves(judge, method) for method in METHODS} for judge in JUDGES},
         "errors": errors,
         "seeds": {
@@ -392,15 +393,16 @@ def test_ours_is_close_to_converged_labels() -> None:
     assert error("cortx", "cosine") >= 0.70
 
 
+@pytest.mark.parametrize("rival", ["fastshap", "fastshap-equal"])
 @pytest.mark.parametrize("metric", ["exclusion", "inclusion", "cosine", "relative_l2", "rank_correlation"])
-def test_ours_is_better_than_fastshap(metric: str) -> None:
+def test_ours_is_better_than_fastshap(metric: str, rival: str) -> None:
     measure = area if metric in ("exclusion", "inclusion") else error
-    ours, other = measure("cortx", metric), measure("fastshap", metric)
+    ours, other = measure("cortx", metric), measure(rival, metric)
     assert ours < other if metric in ("exclusion", "relative_l2") else ours > other
 
 
 def test_ours_and_fastshap_had_equal_evaluations() -> None:
-    names = ("cortx", "fastshap")
+    names = ("cortx", "fastshap-equal")
     ours, other = (value(committed(), "costs", "test images", name, "training_evaluations") for name in names)
     assert 0.95 <= ours / other <= 1.05
 

@@ -141,6 +141,7 @@ def test_scout_measures_labels_without_their_noise(reference: str, ends: int) ->
     network = make_network(game)
     exact = shapley(game, images, "exact", views=0)
     total = game.full_values(rows) - game.empty_values(rows)
+    network.total_scale.copy_(torch.from_numpy(np.sqrt(np.square(total).mean(axis=0))))
     config = StreamConfig(pairs=16, batch_size=2_000)
     spent = game.evaluations
     mass = scout(network, game, flat(images), config, seed=0)

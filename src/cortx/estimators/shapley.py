@@ -17,6 +17,7 @@ from cortx.estimators.block import MOST_PLAYERS, BlockViews, HasPrior, Prior, co
 from cortx.estimators.coalitions import CHUNK
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, Rows
+from cortx.images import ImageSchema
 from cortx.progress import Advance, progress_bar
 from cortx.seeding import stream_seed
 
@@ -124,6 +125,8 @@ def views_per_row(game: Game, n_rows: int, wanted: int | None = None) -> int:
     if wanted is not None:
         return wanted
     bytes_each = game.n_players * (1 + 8 * game.n_outputs) + 8 * game.n_outputs + 8
+    if isinstance(game.schema, ImageSchema):
+        bytes_each += 4 * game.schema.n_numbers  # a copy is learned from as an image
     return min(MOST_VIEWS, VIEWS_MEMORY // (bytes_each * n_rows))
 
 

@@ -81,10 +81,11 @@ class Plan:
         kind = "sampled" if self.mode == "sample" else "fresh in every step"
         each = self.expected["training"] // len(self.train)
         how = "all coalitions" if self.mode == "enumerate" else f"{kind}, {each:,} each"
+        checks = "see where it errs" if self.mode == "stream" else "choose the best moment"
         parts = {
             "pretraining": f"pre-training on {len(self.pretraining):,} rows",
             "training": f"labels of {len(self.train):,} rows to learn from ({how})",
-            "validation": f"precise labels of {len(self.validation):,} rows to choose the best moment",
+            "validation": f"precise labels of {len(self.validation):,} rows to {checks}",
             "calibration": f"precise labels of {len(self.calibration):,} rows for the bounds",
         }
         lines = [f"plan for {self.budget:,} model evaluations:"]
@@ -244,7 +245,7 @@ class _Planner:
         scouting = SCOUTS * (config.step_evaluations + own * config.batch_size)
         pretraining = len(learners) * (1 + self._positives_cost() + 2 * own) + scouting
         each = min(config.batch_size, len(learners)) * (2 * config.pairs + 1 + own)
-        left = self.budget - reserved - pretraining
+        left = self.budget - reserved - pretraining - 1  # the base value
         schema, width = self.game.schema, self.recipe.encoder.width
         assert isinstance(schema, ImageSchema)
         settings = {"n_channels": schema.n_channels, "n_outputs": self.game.n_outputs, "width": width}

@@ -28,13 +28,14 @@ from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
 from cortx.training.positives import Positives
 from cortx.training.recipe import Recipe, RecipeName, get_recipe
+from cortx.training.resnet import settle
 
 if TYPE_CHECKING:
     from cortx.explainer.evaluation import Slices
     from cortx.explainer.report import QualityReport
 
 Array = npt.NDArray[np.float64]
-ROWS_AT_A_TIME, IMAGES_AT_A_TIME = 8_192, 64
+ROWS_AT_A_TIME = 8_192
 
 
 class CoRTX:
@@ -111,6 +112,7 @@ class CoRTX:
             precisely, says so before it spends (`plan`), keeps some labels aside for the bounds of
             ``explain(confidence=...)``, and stops when more would not help (`learning_curve_`). By default 100 for
             each row, between 500,000 and 5 million. Labels are kept: fitting again with a larger budget goes on.
+            Images: by default 1,000 for each, up to 50 million; all of it is spent, on fresh labels in every step.
         labels:
             Instead of a budget: an `Explanation` (it carries its rows), or a pair: indices into X, and their values.
             All of them train or validate; `calibrate` with others gives bounds.
@@ -122,6 +124,8 @@ class CoRTX:
         progress:
             Bars on stderr; by default only on a terminal.
         """
+        if not isinstance(game, Game):
+            raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
         recipe = self.resolved_recipe(images=game.of_images)
         if self.unseen not in ("error", "ignore"):
             raise InputError(f"unseen must be 'error' or 'ignore', got {self.unseen!r}")
@@ -200,7 +204,7 @@ class CoRTX:
 
     def to(self, device: str) -> CoRTX:
         """Moves the network to another device, such as "cuda"; it explains there from now on."""
-        self.fitted.network.to(usable_device(device))
+        settle(self.fitted.network, usable_device(device))
         self.device = device
         return self
 
@@ -373,8 +377,16 @@ class CoRTX:
         network, spec = self.fitted.network, self.fitted.spec
         if not isinstance(spec.schema, ImageSchema):
             raise InputError("attribute() is for explainers of images; explain() takes tables")
-        if tuple(images.shape[1:]) != spec.schema.shape:
-            raise InputError(f"images have shape {tuple(images.shape)}, expected (images, {spec.schema.shape})")
+        if tuple(images.shape[1:]) != spec.schema.shape or not images.is_floating_point():
+            raise InputError(
+                f"images are {images.dtype} of shape {tuple(images.shape)}, expected floats of shape (images, "
+                f"{', '.join(map(str, spec.schema.shape))})"
+            )
+        images = images.to(network.device)
+        if outputs is not None and tuple(outputs.shape) != (len(images), len(spec.base_values)):
+            raise InputError(
+                f"outputs have shape {tuple(outputs.shape)}, expected ({len(images)}, {len(spec.base_values)})"
+            )
         flat, game = images.flatten(1), self._game
         if game is not None and (outputs is None or spec.own_reference is not None):
             ends = torch.ones((len(flat), 2, game.n_players), dtype=torch.bool, device=game.device)
@@ -461,7 +473,7 @@ class CoRTX:
         """Rows of a forward pass: what a processor's cache holds, or what keeps an accelerator busy."""
         on_cpu = self.fitted.network.device.type == "cpu"
         if isinstance(self.fitted.spec.schema, ImageSchema):
-            return IMAGES_AT_A_TIME if on_cpu else 32 * IMAGES_AT_A_TIME
+            return self.fitted.network.rows_at_a_time
         return ROWS_AT_A_TIME if on_cpu else 32 * ROWS_AT_A_TIME
 
     def _read(self, X: Any) -> Table | Images:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -141,7 +141,7 @@ def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels
     codes = torch.from_numpy(table.matrix).to(network.device)
     total = torch.from_numpy(labels.outputs - game.empty_of(table)).to(network.device)
     with torch.inference_mode():
-        answer = network(codes, total.to(torch.float32))
+        answer = network.in_parts(codes, total.to(torch.float32))
         typical, typical_row = network.typical_errors(answer)
         active = network.active(codes)
         values = exact_total(answer.values, total, network.attribution.sharers(active))
@@ -165,6 +165,7 @@ def _stream(game: Game, rows: Rows, store: LabelStore, request: Request) -> tupl
     validation = planned.precise(plan.validation, "validation")
     calibration = planned.precise(plan.calibration, "calibration")
     seconds = perf_counter() - started
+    assert plan.stream is not None
     outputs = game.full_values(rows.take(plan.train))
     material = Material(rows, validation, validation, plan.train, outputs)
     material.rough_evaluations = len(plan.train)
@@ -177,7 +178,9 @@ def _stream(game: Game, rows: Rows, store: LabelStore, request: Request) -> tupl
         ),
         "calibration": cost(calibration.evaluations, seconds * (1 - share), rows=len(calibration)),
     }  # fmt: skip
-    key = _key(game, rows, outputs, None, request, validation.values)
+    # The model is known by labels that are kept: in reduced precision its outputs need not repeat bit for bit.
+    schedule = json.dumps([asdict(plan.stream), torch.device(request.device).type]).encode()
+    key = hashlib.sha256(_key(game, rows, None, None, request, validation.values).encode() + schedule).hexdigest()
     folder = None if request.folder is None else request.folder / f"training-{key[:12]}"
     return material, Checkpoint(folder, key)
 
@@ -262,12 +265,18 @@ def _as_told(game: Game, rows: Rows, labels: Any, request: Request) -> tuple[Mat
 
 
 def _key(
-    game: Game, rows: Rows, outputs: Array, labels: Labels | None, request: Request, validation: Array | None = None
+    game: Game,
+    rows: Rows,
+    outputs: Array | None,
+    labels: Labels | None,
+    request: Request,
+    validation: Array | None = None,
 ) -> str:
     """A hash of everything a fit depends on, the model through its outputs; a checkpoint is used only for the same."""
     settings = [request.recipe.to_json(), request.heads, request.n_labels, request.seed, game.players.names]
     parts = hashlib.sha256(json.dumps([*settings, game.model.output]).encode())
-    arrays: list[Any] = [rows.words, outputs, game.absent, game.base_values, game.players.column_player]
+    model = [] if outputs is None else [outputs, game.base_values]
+    arrays: list[Any] = [rows.words, *model, game.absent, game.players.column_player]
     if game.own_reference is not None:
         parts.update(game.own_reference.encode())
     if validation is not None:
@@ -285,7 +294,7 @@ def _key(
 def _quality(learned: Learned, names: tuple[str, ...]) -> dict[str, float]:
     """How close the explainer comes to the validation labels, which trained nothing but chose the epoch."""
     validation: LabelSet = learned.validation
-    answer = learned.network(validation.codes, validation.total)
+    answer = learned.network.in_parts(validation.codes, validation.total)
     values, truth = answer.values.double().cpu().numpy(), validation.labels.double().cpu().numpy()
     quality = {
         "rows": float(len(truth)),

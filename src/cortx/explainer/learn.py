@@ -265,7 +265,7 @@ def _fit_total_model(network: ExplainerNetwork, matrix: torch.Tensor, totals: to
     seen: torch.Tensor | None = None
     if isinstance(network, ImageNetwork):  # its inputs are dear: each image is looked at once
         with torch.no_grad():
-            seen = torch.cat([network.total_inputs(part) for part in torch.split(matrix, KNOWN)])
+            seen = torch.cat([network.total_inputs(part) for part in torch.split(matrix, network.rows_at_a_time)])
     for _ in range(1_000):
         index = torch.randint(len(matrix), (min(512, len(matrix)),), generator=generator).to(matrix.device)
         with torch.no_grad():

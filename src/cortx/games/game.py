@@ -143,6 +143,7 @@ class Game:
         if memory_budget is not None and memory_budget < MIB:
             raise InputError(f"memory_budget is in bytes and at least {MIB}, got {memory_budget}")
         self.model: Model = adapt(model, output, precision)
+        self._asked_memory = memory_budget
         large = self._layout is not None and self.device.type != "cpu"
         self.memory_budget = int(memory_budget or (4096 * MIB if large else 64 * MIB))
         self.evaluations = 0
@@ -283,7 +284,7 @@ class Game:
         assert self._layout is not None
         game = Game(
             model, self._image_reference, output=output, target=self._target, players=self._layout,
-            memory_budget=self.memory_budget, precision=self._precision,
+            memory_budget=self._asked_memory, precision=self._precision,
         )  # fmt: skip
         if self._schema is not None:
             assert isinstance(self._schema, ImageSchema)

@@ -139,7 +139,7 @@ class TorchModel(Model):
             self.module.eval()
         try:
             with torch.inference_mode():
-                logits = self._passes(batch.to(self.dtype)) if self.precision is None else self._reduced(batch)
+                logits = self._reduced(batch) if self.reduces else self._passes(batch.to(self.dtype))
                 if self.output == "probability":
                     logits = probability_from_logits(logits)
                 elif self.output == "log-odds":
@@ -148,6 +148,11 @@ class TorchModel(Model):
         finally:
             for part in training:  # each as it was: a frozen layer inside a training module stays frozen
                 part.training = True
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it runs in reduced precision: only where that is fast."""
+        return self.precision is not None and self.device.type != "cpu"
 
     def _reduced(self, batch: torch.Tensor) -> torch.Tensor:
         if batch.ndim == 4:  # what reduced-precision convolutions like best

@@ -163,6 +163,9 @@ class ImagePlayers(Players):
     ) -> ImagePlayers:
         return ImagePlayers(names, schema.of_pixels(pixel_player), pixel_player, grid)
 
+    def columns(self, coalitions: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        return coalitions[..., self.column_player]
+
     def any_column(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         counts = torch.zeros(len(flags), len(self))
         counts.index_add_(1, torch.from_numpy(self.column_player), torch.from_numpy(flags).to(torch.float32))

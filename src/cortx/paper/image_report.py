@@ -405,7 +405,9 @@ def main_table(found: Sequence[Record]) -> str:
 
 def _says(found: Sequence[Record]) -> list[str]:
     """Sentences that state what the records hold, and nothing else."""
-    said = [_of_networks(found), _of_judges(found), _of_fastshap(found), _of_paper(found), _of_errors(found)]
+    rivals = [_of_fastshap(found, name) for name in ("fastshap", "fastshap-equal")]
+    others = [_of_seeds(found), _of_paper(found), _of_errors(found)]
+    said = [_of_networks(found), _of_judges(found), *rivals, *others]
     lines = [f"- {sentence}" for sentence in (*said, _of_speed(found)) if sentence]
     return ["\n".join(lines)] if lines else []
 
@@ -440,22 +442,30 @@ def _of_judges(found: Sequence[Record]) -> str:
     )
 
 
-def _of_fastshap(found: Sequence[Record]) -> str:
+def _of_seeds(found: Sequence[Record]) -> str:
+    of_seeds = [one for one in found if one["experiment"] == "seeds"]
+    if not of_seeds:
+        return ""
+    texts = [
+        f"{one['metric'].removesuffix(' over seeds')} {one['value']:.3f} ± {one['spread']:.3f}" for one in of_seeds
+    ]
+    return f"**Over {len(of_seeds[0]['seeds'])} seeds** of our training, on the surrogate: {', '.join(texts)}."
+
+
+def _of_fastshap(found: Sequence[Record], rival: str) -> str:
     pairs = [("curves", "surrogate", f"{direction} top1") for direction in DIRECTIONS]
     pairs += [("errors", "converged labels", metric) for metric in ERRORS]
     texts = []
     for experiment, setting, metric in pairs:
-        ours, other = (_value(found, experiment, setting, method, metric) for method in ("cortx", "fastshap"))
+        ours, other = (_value(found, experiment, setting, method, metric) for method in ("cortx", rival))
         if ours is None or other is None:
             return ""
         wins = ours < other if metric in ("exclusion top1", "relative_l2") else ours > other
         name = metric.partition(" ")[0] if experiment == "curves" else ERRORS[metric]
         texts.append(f"{name} {ours:.3f} against {other:.3f} ({'ahead' if wins else 'behind'})")
-    budgets = [
-        _value(found, "costs", "test images", method, "training_evaluations") for method in ("cortx", "fastshap")
-    ]
+    budgets = [_value(found, "costs", "test images", method, "training_evaluations") for method in ("cortx", rival)]
     spent = " and ".join(_count(math.nan if value is None else value) for value in budgets)
-    return f"**Against FastSHAP**, trained with {spent} evaluations, on the surrogate: {', '.join(texts)}."
+    return f"**Against {METHODS[rival]}**, trained with {spent} evaluations, on the surrogate: {', '.join(texts)}."
 
 
 def _of_paper(found: Sequence[Record]) -> str:

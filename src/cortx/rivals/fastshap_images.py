@@ -342,7 +342,8 @@ def _ask(game: Game, flat: Tensor, kept: Tensor, empty: Tensor) -> tuple[Tensor,
     asked = [kept, kept.new_ones((n, 1, n_players))]
     if game.own_reference is not None:
         asked.append(kept.new_zeros((n, 1, n_players)))
-    answers = game.values_of(flat, torch.cat(asked, dim=1))
+    # A GPU is not waited for in every step; a loss that is not finite shows at the end of the epoch.
+    answers = game.values_of(flat, torch.cat(asked, dim=1), check=flat.device.type == "cpu")
     answers = answers - (empty if game.own_reference is None else answers[:, k + 1 :])
     return answers[:, :k], answers[:, k]
 

@@ -104,3 +104,8 @@ def unpack(
             state.setdefault(int(index), {})[field] = tensor
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for name, tensor in optimizer.state[parameter].items():
+                if tensor.shape == parameter.shape:  # in the parameter's own order in memory, as optimizers need it
+                    optimizer.state[parameter][name] = torch.empty_like(parameter).copy_(tensor)

@@ -20,7 +20,6 @@ SLOPE, SPREAD, BEND = 0.75, 0.3, 0.04
 """What is believed before any label: errors grow with the 0.75th power of strangeness, give or take 0.3; players and
 magnitudes matter by a factor of e^0.3; the power itself changes little. A few labels move this little, many a lot."""
 STEPS = 400
-AT_A_TIME = 8_192
 
 
 class Difficulty(nn.Module):
@@ -70,7 +69,7 @@ def fit_difficulty(network: ExplainerNetwork, known: Sequence[LabelSet], held_ou
     `known` are the sets it was trained on (rows, their masked copies), each counted equally.
     """
     with torch.no_grad():
-        answer = network(held_out.codes, held_out.total)
+        answer = network.in_parts(held_out.codes, held_out.total)
     hidden, values, scale = answer.hidden, answer.values, network.attribution.label_scale
     difficulty = network.difficulty
     with torch.no_grad():
@@ -121,7 +120,7 @@ def _belief(slopes: Tensor, bends: Tensor, others: Tensor, n_rows: int) -> Tenso
 def _mean_square(network: ExplainerNetwork, labels: LabelSet) -> Tensor:
     """The mean of h h', (hidden, hidden), in float64."""
     total: Tensor | float = 0.0
-    for part in labels.parts(AT_A_TIME):
+    for part in labels.parts(network.rows_at_a_time):
         hidden = network.hidden(part.codes, part.total).double()
         total = total + hidden.T @ hidden
     assert isinstance(total, Tensor)

@@ -148,6 +148,7 @@ def finetune(
         return result
 
     network.eval()  # what is not trained stays as it is, also its running means
+    network.encoder.requires_grad_(config.tune_encoder)
     trained.train()
     do, do_without_rough = (Step(loss, optimizer, config.clip, record=network.small) for _ in range(2))
     with progress_bar(f"training the {head_name} head", config.steps, show=show) as advance:
@@ -176,6 +177,7 @@ def finetune(
             advance(1, f"validation {history[-1]:.4f}" if history else "")
     keep()
     trained.load_state_dict(best.state_dict())
+    network.encoder.requires_grad_(True)
     network.eval()
     return history
 
@@ -208,7 +210,7 @@ def distance_loss(output: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
 @torch.no_grad()
 def _validate(network: ExplainerNetwork, head_name: str, validation: LabelSet, loss: Loss) -> float:
     total = 0.0
-    for part in validation.parts(4096):
+    for part in validation.parts(min(4096, network.rows_at_a_time)):
         head, output = _answer(network, head_name, part)
         score = head.score(output, part.labels)
         if loss == "distance":

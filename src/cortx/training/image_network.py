@@ -19,6 +19,9 @@ from cortx.training.heads import HEADS
 from cortx.training.network import Answer, ExplainerNetwork
 from cortx.training.resnet import ResNet18
 
+PIXELS_CPU, PIXELS_GPU = 2**18, 2**23
+"""Numbers of images in one pass: about 85 and 2,700 images of CIFAR-10."""
+
 
 class ImageFeatures(nn.Module):
     """Flat images, (images, numbers), to (images, channels, height, width): the numbers that the model sees too."""
@@ -85,8 +88,15 @@ class ImageNetwork(ExplainerNetwork):
 
     def reduced(self) -> AbstractContextManager[Any]:
         """Reduced precision on a GPU: bfloat16 to learn, float16 to answer."""
-        kind = torch.bfloat16 if self.training else torch.float16
+        # While a part is trained the whole is not in training mode: what is frozen keeps its running means.
+        learning = self.training or self.encoder.training or self.attribution.training
+        kind = torch.bfloat16 if learning else torch.float16
         return torch.autocast(self.device.type, kind, enabled=self.device.type == "cuda")
+
+    @property
+    def rows_at_a_time(self) -> int:
+        numbers = PIXELS_CPU if self.device.type == "cpu" else PIXELS_GPU
+        return max(1, numbers // int(self.features.schema.n_numbers))
 
     def active(self, codes: Tensor) -> Tensor:
         result: Tensor = self.features.active(codes)
@@ -113,8 +123,7 @@ class ImageNetwork(ExplainerNetwork):
             return super().for_loss(name, codes, total, active)
         maps = self.maps(codes)
         with self.reduced():
-            hidden = head.decode(maps, total)
-        seen: Tensor = head.settle_for_loss(hidden, total, active)
+            seen: Tensor = head.settle_for_loss(head.decode(maps, total), total, active)
         return seen
 
     def hidden(self, codes: Tensor, total: Tensor) -> Tensor:

@@ -118,6 +118,25 @@ class ExplainerNetwork(nn.Module):
             return Answer(values, None, hidden)
         return Answer(values, RankingHead.ranking(self.head("ranking")(latent, total, active)), hidden)
 
+    @property
+    def rows_at_a_time(self) -> int:
+        """Rows of a pass where nobody waits for gradients: what memory and caches hold."""
+        return 8_192
+
+    def in_parts(self, codes: Tensor, total: Tensor) -> Answer:
+        """The answer for any number of rows."""
+        size = self.rows_at_a_time
+        if len(codes) <= size:
+            answer: Answer = self(codes, total)
+            return answer
+        parts = [self(codes[i : i + size], total[i : i + size]) for i in range(0, len(codes), size)]
+        rankings = [part.ranking for part in parts if part.ranking is not None]
+        return Answer(
+            torch.cat([part.values for part in parts]),
+            torch.cat(rankings) if rankings else None,
+            torch.cat([part.hidden for part in parts]),
+        )
+
     def typical_errors(self, answer: Answer) -> tuple[Tensor, Tensor]:
         """How far off the answer usually is: its values (rows, players, outputs), and a row's l2 (rows, outputs)."""
         errors: tuple[Tensor, Tensor] = self.difficulty(answer.hidden, answer.values, self.attribution.label_scale)

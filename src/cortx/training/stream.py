@@ -26,6 +26,8 @@ from cortx.training.image_network import ImageNetwork
 
 SCOUTS = 4
 """Rounds of labels for the images that set the scales."""
+FAINTEST = 0.05
+"""No output is brought to scale by less than this share of the largest one's."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,10 @@ def train_on_stream(
 
 
 def scout(network: ImageNetwork, game: Game, matrix: Tensor, config: StreamConfig, *, seed: int) -> Tensor:
-    """Sets the network's scales from a few images, and finds how often coalitions of each size are worth drawing."""
+    """Sets the head's scales from a few images, and finds how often coalitions of each size are worth drawing.
+
+    The network knows the scale of its totals already.
+    """
     generator = torch_generator(seed, "scout", device=str(network.device))
     index = torch.randint(
         len(matrix), (min(config.batch_size, len(matrix)),), generator=generator, device=matrix.device
@@ -156,11 +161,12 @@ def scout(network: ImageNetwork, game: Game, matrix: Tensor, config: StreamConfi
     halves = [sample_pairs(game, matrix[index], config.pairs, None, generator) for _ in range(SCOUTS)]
     labels = torch.stack([pairs.labels(None) for pairs in halves])
     first, second = labels[0::2].mean(dim=0), labels[1::2].mean(dim=0)
-    head = network.attribution
-    head.set_scales(halves[0].total, first)
+    head, total = network.attribution, network.total_scale
     square = (first * second).mean(dim=(0, 1))
-    even = (halves[0].total / game.n_players).square().mean(dim=0)  # at least what even shares would have
-    head.label_scale.copy_(torch.maximum(square, even).sqrt().clamp(min=1e-12))
+    labels_scale = torch.maximum(square.clamp(min=0).sqrt(), total / game.n_players)  # at least that of even shares
+    for buffer, scale in ((head.total_scale, total), (head.label_scale, labels_scale)):
+        # An output that hardly ever moves must not become the only one that counts when it does.
+        buffer.copy_(scale.clamp(min=max(1e-12, FAINTEST * float(scale.max()))))
     return best_mass(
         torch.cat([pairs.coalitions for pairs in halves], dim=1),
         torch.cat([pairs.contrast for pairs in halves], dim=1),
