@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,6 +113,19 @@ def log_odds_from_logits(logits: torch.Tensor) -> torch.Tensor:
     return logits - torch.stack(rest, dim=1)
 
 
+@contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; afterwards each of its parts is as it was, a frozen layer frozen."""
+    training = [part for part in module.modules() if part.training]
+    if training:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
 class TorchModel(Model):
     """A ``torch.nn.Module`` on its own device. Its outputs are logits: "probability" applies sigmoid or softmax."""
 
@@ -134,20 +149,13 @@ class TorchModel(Model):
         self.chunk_rows = 16 * self.pass_rows if self.device.type == "cpu" else self.pass_rows
 
     def outputs(self, batch: torch.Tensor) -> torch.Tensor:
-        training = [part for part in self.module.modules() if part.training]
-        if training:
-            self.module.eval()
-        try:
-            with torch.inference_mode():
-                logits = self._reduced(batch) if self.reduces else self._passes(batch.to(self.dtype))
-                if self.output == "probability":
-                    logits = probability_from_logits(logits)
-                elif self.output == "log-odds":
-                    logits = log_odds_from_logits(logits)
-                return logits
-        finally:
-            for part in training:  # each as it was: a frozen layer inside a training module stays frozen
-                part.training = True
+        with evaluating(self.module), torch.inference_mode():
+            logits = self._reduced(batch) if self.reduces else self._passes(batch.to(self.dtype))
+            if self.output == "probability":
+                logits = probability_from_logits(logits)
+            elif self.output == "log-odds":
+                logits = log_odds_from_logits(logits)
+            return logits
 
     @property
     def reduces(self) -> bool:

@@ -15,7 +15,7 @@ from cortx.explanation import Explanation
 from cortx.paper.cifar10 import CLASSES
 from cortx.paper.image_study import JUDGES, KERNEL, LEARNED, METHODS, OF_CLASSES, STAGES, ImageStudy
 from cortx.paper.records import record
-from cortx.paper.tables import MISSING, _count, _markdown, _seconds, with_spread
+from cortx.paper.tables import MISSING, count_text, markdown, seconds_text, with_spread
 
 Facts = Mapping[str, Mapping[str, Any]]
 """What the stages of a study left: stage -> its JSON."""
@@ -298,7 +298,7 @@ def _areas(found: Sequence[Record], columns: Sequence[tuple[str, str, str]], hea
     for i, title in enumerate(heads):
         head += [f"{title.partition(', ROAD')[0]}, paper"] if shown[i] else []
         head.append(title)
-    return _markdown(head, lines)
+    return markdown(head, lines)
 
 
 _ABOUT_PRINTED = (
@@ -321,7 +321,7 @@ def networks_table(found: Sequence[Record]) -> str:
     for name, title in NETWORKS.items():
         metrics = (*QUALITY, "masked_accuracy")
         lines.append([title, *(_cell(found, "networks", "test images", name, metric) for metric in metrics)])
-    return _markdown(["network", *QUALITY.values(), "accuracy, half removed"], lines)
+    return markdown(["network", *QUALITY.values(), "accuracy, half removed"], lines)
 
 
 def errors_table(found: Sequence[Record]) -> str:
@@ -335,15 +335,15 @@ def errors_table(found: Sequence[Record]) -> str:
             best = choose([value for value in values if value is not None], default=math.nan)
             line.append(_cell(found, "errors", "converged labels", method, metric, best))
         lines.append(line)
-    return _markdown(["method", *ERRORS.values()], lines)
+    return markdown(["method", *ERRORS.values()], lines)
 
 
 def costs_table(found: Sequence[Record]) -> str:
     """Speed, and what an explanation and the training before it cost."""
     written = {
-        "images_per_second": lambda value: _count(value) if value >= 10 else f"{value:.2g}",
+        "images_per_second": lambda value: count_text(value) if value >= 10 else f"{value:.2g}",
         "evaluations_per_image": lambda value: f"{value:,.0f}",
-        "training_evaluations": _count, "label_evaluations": _count, "training_seconds": _seconds,
+        "training_evaluations": count_text, "label_evaluations": count_text, "training_seconds": seconds_text,
     }  # fmt: skip
     lines = []
     for method, name in METHODS.items():
@@ -357,9 +357,9 @@ def costs_table(found: Sequence[Record]) -> str:
         lines.append(line)
     for metric, name in ON_DEVICE.items():
         speed = _value(found, "costs", "test images", "cortx", metric)
-        lines.append([name, MISSING if speed is None else _count(speed), "", "", "", ""])
+        lines.append([name, MISSING if speed is None else count_text(speed), "", "", "", ""])
     head = ["method", "images per second", "evaluations per image", "evaluations to train", "of these, for labels"]
-    return _markdown([*head, "seconds to train"], lines)
+    return markdown([*head, "seconds to train"], lines)
 
 
 def render(found: Sequence[Record]) -> str:
@@ -464,7 +464,7 @@ def _of_fastshap(found: Sequence[Record], rival: str) -> str:
         name = metric.partition(" ")[0] if experiment == "curves" else ERRORS[metric]
         texts.append(f"{name} {ours:.3f} against {other:.3f} ({'ahead' if wins else 'behind'})")
     budgets = [_value(found, "costs", "test images", method, "training_evaluations") for method in ("cortx", rival)]
-    spent = " and ".join(_count(math.nan if value is None else value) for value in budgets)
+    spent = " and ".join(count_text(math.nan if value is None else value) for value in budgets)
     return f"**Against {METHODS[rival]}**, trained with {spent} evaluations, on the surrogate: {', '.join(texts)}."
 
 

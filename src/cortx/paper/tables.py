@@ -140,7 +140,7 @@ def costs_table(records: Sequence[Record], data: str, setting: str, *, quick: bo
         costs = [_cost(_find(select(here, method=method), at)) for at in places]
         blank = [""] * (len(shares) if method not in LABELLED else 0)
         lines.append([METHODS[method].name, *blank, *costs, *([""] if method in LABELLED else [])])
-    return _markdown(["method", *(f"{100 * share:.3g}%" for share in shares), "no labels"], lines)
+    return markdown(["method", *(f"{100 * share:.3g}%" for share in shares), "no labels"], lines)
 
 
 def throughput_table(records: Sequence[Record], data: str, setting: str, *, quick: bool = False) -> str:
@@ -164,7 +164,7 @@ def throughput_table(records: Sequence[Record], data: str, setting: str, *, quic
             lines.append([*line, *(_cell(r, method, m, notes) for r, m in zip(found, metrics, strict=True))])
     where = [f"rows per second{f' ({device})' if device else ''}" for device in devices]
     head = ["method", "evaluations per row", *where, *(TITLES[metric] for metric in metrics)]
-    return _markdown(head, lines) + notes.text()
+    return markdown(head, lines) + notes.text()
 
 
 def ablation_table(records: Sequence[Record], data: str, setting: str, *, quick: bool = False) -> str:
@@ -192,7 +192,7 @@ def l2x_table(records: Sequence[Record], data: str, setting: str) -> str:
         line.append(_cost(_find(select(here, method=method, metric="rank_accuracy"), None)))
         lines.append(line)
     head = ["method", *(f"{TITLES[m]}, {who}" for m in metrics for who in ("paper", "ours")), "cost"]
-    return _markdown(head, lines) + notes.text()
+    return markdown(head, lines) + notes.text()
 
 
 WHOSE_ERRORS = (
@@ -223,7 +223,7 @@ def permutations_table(records: Sequence[Record], data: str, setting: str, *, qu
             ours = _cell(_find(select(here, method=method, metric=metric), None), method, metric, notes)
             lines.append([METHODS[method].name, *[""] * len(study.permutations), ours])
         head = [TITLES[metric], *(f"{at:,}" for at in study.permutations), "one pass"]
-        parts.append(_markdown(head, lines))
+        parts.append(markdown(head, lines))
     parts.append("Errors are those of few rows." if quick else WHOSE_ERRORS)
     return "\n\n".join(parts) + notes.text()
 
@@ -233,10 +233,10 @@ def equal_error_table(records: Sequence[Record], data: str, setting: str) -> str
     lines = []
     for record in select(records, experiment="equal-error", data=data, setting=setting):
         other = {"at least": "at most ", "at most": "at least "}.get(record["bound"], "")
-        slower = f"{other}{_count(number(record, 'rows_per_second'))}"
-        faster = f"{record['bound']} {_count(number(record))} x".strip()
+        slower = f"{other}{count_text(number(record, 'rows_per_second'))}"
+        faster = f"{record['bound']} {count_text(number(record))} x".strip()
         lines.append([METHODS[record["method"]].name, record["device"], slower, faster])
-    return _markdown(["method", "device", "rows per second at our error", "ours is faster by"], lines)
+    return markdown(["method", "device", "rows per second at our error", "ours is faster by"], lines)
 
 
 def evaluations_table(records: Sequence[Record], data: str, setting: str) -> str:
@@ -253,8 +253,8 @@ def evaluations_table(records: Sequence[Record], data: str, setting: str) -> str
         for spent in sorted(points):
             cells = [_cell(points[spent].get(metric), method, metric, notes) for metric in metrics]
             seconds = next((number(r, "seconds") for r in points[spent].values()), math.nan)
-            lines.append([METHODS[method].name, _count(spent), *cells, _seconds(seconds)])
-    return _markdown(["method", "evaluations", *(TITLES[m] for m in metrics), "seconds"], lines) + notes.text()
+            lines.append([METHODS[method].name, count_text(spent), *cells, seconds_text(seconds)])
+    return markdown(["method", "evaluations", *(TITLES[m] for m in metrics), "seconds"], lines) + notes.text()
 
 
 def theorems_table(records: Sequence[Record], data: str, *, quick: bool = False) -> str:
@@ -272,7 +272,7 @@ def theorems_table(records: Sequence[Record], data: str, *, quick: bool = False)
                 else:
                     line.append(_cell(record, method, metric, notes))
             lines.append(line)
-    return _markdown(["inequality", "setting", *(TITLES[m] for m in THEOREM_METRICS)], lines) + notes.text()
+    return markdown(["inequality", "setting", *(TITLES[m] for m in THEOREM_METRICS)], lines) + notes.text()
 
 
 # The whole section ---------------------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def _by_place(
     head = ["method", *(f"{100 * share:.3g}%" for share in places), *([without] if without else []), "paper, 25%"]
     if not (beside_paper and any(line[-1] for line in lines)):
         head, lines = head[:-1], [line[:-1] for line in lines]
-    return _markdown(head, lines) + notes.text()
+    return markdown(head, lines) + notes.text()
 
 
 def _best(records: Sequence[Record], methods: Sequence[str], metric: str, at: float | None) -> float:
@@ -462,10 +462,10 @@ def _paper(experiment: str, method: str, metric: str, at: float | None) -> str:
 def _cost(record: Record | None) -> str:
     if record is None:
         return MISSING
-    return f"{_count(number(record, 'evaluations'))}, {_seconds(number(record, 'seconds'))}"
+    return f"{count_text(number(record, 'evaluations'))}, {seconds_text(number(record, 'seconds'))}"
 
 
-def _count(value: float) -> str:
+def count_text(value: float) -> str:
     if not math.isfinite(value):
         return MISSING
     for unit, name in ((1e9, " G"), (1e6, " M")):
@@ -474,7 +474,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
     if not math.isfinite(value):
         return MISSING
     return f"{value:,.0f} s" if value >= 10 else f"{value:.2g} s"
@@ -491,6 +491,6 @@ def _shares(data: str, setting: str, quick: bool) -> tuple[float, ...]:
     return shares[setting]
 
 
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rows = [list(head), ["---", *["---:"] * (len(head) - 1)], *map(list, lines)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)

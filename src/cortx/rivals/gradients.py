@@ -20,7 +20,7 @@ from cortx.errors import InputError, ModelError, need
 from cortx.explanation import Explanation
 from cortx.games import Game, Rows
 from cortx.games.absent import own_image
-from cortx.games.models import TorchModel
+from cortx.games.models import TorchModel, evaluating
 from cortx.images import Images, ImageSchema
 from cortx.rivals.base import Array, Rival, full_values
 from cortx.seeding import stream_seed
@@ -127,7 +127,8 @@ class ImageRival(Rival):
         empty = game.empty_values(rows)
         target = game.spec(rows.table.schema).target
         chosen = _chosen(classes, full, target)
-        with evaluating(game):
+        assert isinstance(game.model, TorchModel)
+        with evaluating(game.model.module):
             maps = self.maps(_pictures(game, rows, target, chosen))
         values = to_players(maps.detach(), game, self.per_player)
         each = np.arange(len(rows)), chosen
@@ -352,19 +353,6 @@ def whole(number: Any, name: str, least: int = 1) -> int:
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
         raise InputError(f"{name} must be a whole number, at least {least}, got {number!r}")
     return int(number)
-
-
-@contextmanager
-def evaluating(game: Game) -> Iterator[None]:
-    """The network in evaluation mode; afterwards each of its parts as it was."""
-    assert isinstance(game.model, TorchModel)
-    training = [part for part in game.model.module.modules() if part.training]
-    game.model.module.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True
 
 
 def _chosen(classes: Any, full: Array, target: int | str | None) -> npt.NDArray[np.int64]:

@@ -18,7 +18,7 @@ from cortx.estimators.shapley import DEFAULT_BUDGET
 from cortx.explanation import Explanation
 from cortx.games import Game, Rows
 from cortx.games.game import table_of
-from cortx.games.models import TorchModel, log_odds_from_logits, probability_from_logits
+from cortx.games.models import TorchModel, evaluating, log_odds_from_logits, probability_from_logits
 from cortx.rivals.base import Account, Array, Rival, full_values
 from cortx.seeding import stream_seed
 from cortx.tables import Table
@@ -100,7 +100,7 @@ class Peer(Rival):
         # A row that is the reference has nothing to share, and some peers fail on it.
         index = np.flatnonzero(rows.active.any(axis=1))
         if len(index):
-            with _global_generators(stream_seed(self.seed, self.name)), _evaluating(game):
+            with _global_generators(stream_seed(self.seed, self.name)), evaluating(_module(game)):
                 values[index] = self.attributions(Problem(game, rows.take(index)))
         return account.close(rows, values[..., None], full, self.name)
 
@@ -262,17 +262,9 @@ def _global_generators(seed: int) -> Iterator[None]:
             np.random.set_state(before)  # noqa: NPY002
 
 
-@contextmanager
-def _evaluating(game: Game) -> Iterator[None]:
-    """A torch module in evaluation mode; afterwards each of its parts as it was."""
-    module = game.model.module if isinstance(game.model, TorchModel) else torch.nn.Identity()
-    training = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True
+def _module(game: Game) -> torch.nn.Module:
+    """The torch module, or one that does nothing where the model is none."""
+    return game.model.module if isinstance(game.model, TorchModel) else torch.nn.Identity()
 
 
 def _one_by_one(explainer: Any, problem: Problem, max_evals: int) -> Array:
