@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import need
+from cortx.errors import InputError, need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LONGEST_NAME = 28
 INK, NEUTRAL, PALE = "#30363d", "#9aa3ad", "#e6e9ec"
 
 
@@ -54,3 +57,25 @@ def tidy(axes: Axes, grid: Literal["both", "x"] = "both") -> None:
     axes.yaxis.label.set_color(INK)
     axes.grid(axis=grid, color=PALE, linewidth=0.8, zorder=0)
     axes.set_axisbelow(True)
+
+
+def finished(figure: Figure, path: str | Path | None) -> Figure:
+    """The figure, written to a PNG file if there is a path: whole or not at all."""
+    if path is not None:
+        path = Path(path)
+        if path.suffix.lower() != ".png":
+            raise InputError(f"path must end in .png, got {str(path)!r}; for other formats call .savefig on the figure")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            figure.savefig(temporary, dpi=150, format="png")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return figure
+
+
+def one_line(text: Any, longest: int = LONGEST_NAME) -> str:
+    """A short single line in which matplotlib sees no formula."""
+    line = " ".join(str(text).split())
+    short = line if len(line) <= longest else line[: longest - 1] + "…"
+    return short.replace("$", r"\$")

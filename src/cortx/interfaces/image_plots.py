@@ -6,7 +6,6 @@ Images come as an image game takes them: (images, channels, height, width), chan
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.drawing import INK, PALE, new_figure, tidy
+from cortx.drawing import INK, PALE, finished, new_figure, one_line, tidy
 from cortx.errors import InputError
 from cortx.explanation import Explanation
 from cortx.tables import plain
@@ -39,7 +38,6 @@ OPACITY = 0.9
 PALEST, CONTRAST = 0.98, 0.5  # the grey picture below a heat map, so that colours are not lost in dark parts
 SHARP = 256  # pixels of a smoothed heat map, at least
 MOST_IMAGES, A_LINE, MOST_CELLS = 64, 8, 400
-LONGEST_NAME = 28
 
 DIRECTIONS = ("exclusion", "inclusion")
 METRICS = {"top1": "top-1 accuracy", "log_odds": "log-odds", "delta_log_odds": "delta log-odds"}
@@ -93,7 +91,7 @@ def image(
         scale = _draw_heat(below, picture, layer.cells(i), window, overlay)
         below.set_title(_caption(layer.shown(i), scale), fontsize=8.5, color=INK)
     _colour_key(figure, grid, "the output")
-    return _finish(figure, path)
+    return finished(figure, path)
 
 
 def compare_images(
@@ -139,7 +137,7 @@ def compare_images(
     for axes, method in zip(grid[0], ("image", *explanations), strict=True):
         axes.set_title(_wrapped(method), fontsize=10, color=INK)
     _colour_key(figure, grid, "the output (each heat map has its own scale)")
-    return _finish(figure, path)
+    return finished(figure, path)
 
 
 def heat_maps(
@@ -181,12 +179,12 @@ def heat_maps(
             axes.add_patch(_frame(nothing))
         if labels is not None:
             line[0].set_ylabel(
-                _plain(labels[i]), rotation=0, ha="right", va="center", labelpad=6, fontsize=9, color=INK
+                one_line(labels[i]), rotation=0, ha="right", va="center", labelpad=6, fontsize=9, color=INK
             )
     for axes, method in zip(axes_grid[0], arrays, strict=True):
         axes.set_title(_wrapped(method), fontsize=10, color=INK)
     _colour_key(figure, axes_grid, "the output (each heat map has its own scale)")
-    return _finish(figure, path)
+    return finished(figure, path)
 
 
 def masking_curves(
@@ -218,7 +216,7 @@ def masking_curves(
         pair = {method: both[k] for method, both in read.items()}
         for method in sorted(pair, key=lambda method: pair[method].area * (-1 if more_is_better else 1)):
             curve = pair[method]
-            label = f"{curve.written}  {_plain(method)}"
+            label = f"{curve.written}  {one_line(method)}"
             if method == highlight:
                 axes.plot(100 * curve.x, curve.y, color=HIGHLIGHT, linewidth=3.0, label=label, zorder=5)
                 continue
@@ -244,9 +242,9 @@ def masking_curves(
         )  # fmt: skip
         key.get_title().set(color=INK, fontsize=9)
         for text in key.get_texts():
-            if text.get_text().endswith(f"  {_plain(highlight)}"):
+            if text.get_text().endswith(f"  {one_line(highlight)}"):
                 text.set_fontweight("bold")
-    return _finish(figure, path)
+    return finished(figure, path)
 
 
 # What the pictures read from images and explanations ---------------------------------------------------------
@@ -308,7 +306,7 @@ class _Scene:
             _Layer(
                 _values(e, chosen),
                 _cell_player(method, e, players, (pictures.shape[1], pictures.shape[2])),
-                None if e.values.ndim == 2 else tuple(_plain(class_names[k]) for k in chosen),
+                None if e.values.ndim == 2 else tuple(one_line(class_names[k]) for k in chosen),
             )
             for method, e in explanations.items()
         )
@@ -463,7 +461,7 @@ def _label_names(labels: Labels, names: Sequence[str], n_images: int) -> tuple[s
     if isinstance(labels, str) or len(labels) != n_images:
         raise InputError(f"labels must hold the true class of each of the {n_images} images, got {labels!r:.200}")
     return tuple(
-        _plain(label if isinstance(label, str) or not names else names[_class_number(label, tuple(names))])
+        one_line(label if isinstance(label, str) or not names else names[_class_number(label, tuple(names))])
         for label in labels
     )
 
@@ -479,7 +477,7 @@ def _predictions(
     shares = bool((outputs > -1e-6).all() and np.allclose(outputs.sum(axis=1), 1, atol=1e-3)) and len(class_names) > 1
     sizes = outputs[np.arange(len(outputs)), largest]
     said = [f"{100 * size:.0f}%" if shares else _number(float(size)) for size in sizes]
-    return tuple(f"{_plain(class_names[k])}: {how}" for k, how in zip(largest, said, strict=True))
+    return tuple(f"{one_line(class_names[k])}: {how}" for k, how in zip(largest, said, strict=True))
 
 
 def _window(smooth: bool | int) -> int:
@@ -655,30 +653,9 @@ def _wrapped(text: str, longest: int = 13) -> str:
     """A name over at most two lines."""
     import textwrap
 
-    lines = textwrap.wrap(_plain(text, 2 * longest), longest) or [""]
+    lines = textwrap.wrap(one_line(text, 2 * longest), longest) or [""]
     return "\n".join(lines)
-
-
-def _plain(text: Any, longest: int = LONGEST_NAME) -> str:
-    """A short single line in which matplotlib sees no formula."""
-    line = " ".join(str(text).split())
-    short = line if len(line) <= longest else line[: longest - 1] + "…"
-    return short.replace("$", r"\$")
 
 
 def _number(value: float) -> str:
     return f"{value:.2g}".replace("-", "−")
-
-
-def _finish(figure: Figure, path: str | Path | None) -> Figure:
-    if path is not None:
-        path = Path(path)
-        if path.suffix.lower() != ".png":
-            raise InputError(f"path must end in .png, got {str(path)!r}; for other formats call .savefig on the figure")
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            figure.savefig(temporary, dpi=150, format="png")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return figure

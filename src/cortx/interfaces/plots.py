@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.drawing import INK, NEUTRAL, log_axis, new_figure, tidy
+from cortx.drawing import INK, NEUTRAL, finished, log_axis, new_figure, one_line, tidy
 from cortx.errors import InputError
 from cortx.explanation import Explanation
 from cortx.interfaces.image_plots import compare_images, image, masking_curves
@@ -38,7 +38,6 @@ Array = npt.NDArray[np.float64]
 
 UP, DOWN = "#c8373f", "#2a6fb0"
 LOW_TO_HIGH = (DOWN, "#b9a7c9", UP)
-LONGEST_NAME = 28
 MOST_DOTS = 2_000
 WATERFALL_WIDTH, LETTER_WIDTH = 8.0, 0.08  # inches; a letter of 9 points
 
@@ -122,7 +121,7 @@ def waterfall(
     axes.set_xlabel(f"model output{_output_suffix(chosen, k)}{_whisker_note(chosen, whiskers)}")
     axes.set_title(f"base value = {_number(base)} (dashed)   →   {end_label}", fontsize=10, color=INK)
     tidy(axes, grid="x")
-    return _finish(figure, path)
+    return finished(figure, path)
 
 
 def summary(
@@ -153,7 +152,7 @@ def summary(
     bars.set_xlim(0, (strength.max() or 1.0) * 1.25)
     bars.locator_params(axis="x", nbins=4)
     bars.set_xlabel("mean |attribution|")
-    bars.set_yticks(positions, labels=[_plain(explanation.feature_names[j]) for j in shown])
+    bars.set_yticks(positions, labels=[one_line(explanation.feature_names[j]) for j in shown])
     bars.set_ylim(len(shown) - 0.4, -0.6)
 
     # Multiples of the golden ratio fill the band evenly and are the same in every run.
@@ -186,7 +185,7 @@ def summary(
         bar.ax.yaxis.label.set_color(INK)
     tidy(bars, grid="x")
     tidy(strip, grid="x")
-    return _finish(figure, path)
+    return finished(figure, path)
 
 
 def agreement(
@@ -228,7 +227,7 @@ def agreement(
     )
     axes.legend(loc="upper left", frameon=False, fontsize=9)
     tidy(axes, grid="both")
-    return _finish(figure, path)
+    return finished(figure, path)
 
 
 def comparison(
@@ -250,14 +249,14 @@ def comparison(
     colours = [UP if method == highlight else DOWN for method in methods]
     _log_bars(left, errors, colours)
     _log_bars(right, microseconds, colours)
-    left.set_yticks(np.arange(len(methods)), labels=[_plain(method) for method in methods])
+    left.set_yticks(np.arange(len(methods)), labels=[one_line(method) for method in methods])
     left.set_ylim(len(methods) - 0.4, -0.6)
     left.set_xlabel("mean l2 error (log scale, less is better)")
     right.set_xlabel("microseconds per row (log scale, less is better)")
     right.tick_params(axis="y", length=0, labelleft=False)
     if title is not None:
-        figure.suptitle(_plain(title, longest=90), fontsize=11, color=INK)
-    return _finish(figure, path)
+        figure.suptitle(one_line(title, longest=90), fontsize=11, color=INK)
+    return finished(figure, path)
 
 
 def learning_curve(
@@ -308,9 +307,9 @@ def learning_curve(
     first, last = _number(float(errors[0])), _number(float(errors[-1]))
     fell = f"l2 = {last}" if len(errors) == 1 else f"l2 from {first} to {last}"
     spent = f"{fell} with {int(evaluations[-1]):,} evaluations"
-    axes.set_title(spent if title is None else f"{_plain(title, longest=70)}\n{spent}", fontsize=10, color=INK)
+    axes.set_title(spent if title is None else f"{one_line(title, longest=70)}\n{spent}", fontsize=10, color=INK)
     tidy(axes, grid="both")
-    return _finish(figure, path)
+    return finished(figure, path)
 
 
 def quality(report: QualityReport, title: str | None = None, path: str | Path | None = None) -> Figure:
@@ -329,9 +328,9 @@ def quality(report: QualityReport, title: str | None = None, path: str | Path | 
         _draw_coverage(left, report)
         _draw_errors(right, report, report.bounds, report.confidence)
     head = f"verdict: {report.verdict} ({rows})"
-    head = head if title is None else f"{_plain(title, longest=70)}   {head}"
+    head = head if title is None else f"{one_line(title, longest=70)}   {head}"
     figure.suptitle(head, fontsize=11, color=INK if report.fits else UP)
-    return _finish(figure, path)
+    return finished(figure, path)
 
 
 def _draw_coverage(axes: Axes, report: QualityReport) -> None:
@@ -425,7 +424,7 @@ def _one_output(explanation: Explanation, output: int | str) -> tuple[Array, Arr
 
 def _output_suffix(explanation: Explanation, k: int) -> str:
     if explanation.output_names is not None:
-        return f" for {_plain(explanation.output_names[k])}"
+        return f" for {one_line(explanation.output_names[k])}"
     return f" for output {k}" if explanation.values.ndim == 3 else ""
 
 
@@ -483,7 +482,7 @@ def _named_with_values(explanation: Explanation) -> list[str]:
     labels = []
     for j, name in enumerate(explanation.feature_names):
         column = _feature_column(explanation, j)
-        labels.append(_plain(name) if column is None else f"{_plain(name)} = {_feature_text(column[0])}")
+        labels.append(one_line(name) if column is None else f"{one_line(name)} = {_feature_text(column[0])}")
     return labels
 
 
@@ -496,7 +495,7 @@ def _feature_text(value: Any) -> str:
         number = float(value)
         whole = number.is_integer() and abs(number) < 10**9
         return f"{int(number):,}".replace("-", "−") if whole else _number(number)
-    return "missing" if value is None else _plain(value, longest=16)
+    return "missing" if value is None else one_line(value, longest=16)
 
 
 def _low_to_high(column: Any, n_rows: int) -> Array | None:
@@ -624,21 +623,6 @@ def _log_bars(axes: Axes, numbers: Array, colours: list[str]) -> None:
 
 def _bar_text(axes: Axes, x: float, y: float, text: str) -> None:
     axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=INK)
-
-
-def _finish(figure: Figure, path: str | Path | None) -> Figure:
-    if path is not None:
-        if Path(path).suffix.lower() != ".png":
-            raise InputError(f"path must end in .png, got {str(path)!r}; for other formats call .savefig on the figure")
-        figure.savefig(path, dpi=150, format="png")
-    return figure
-
-
-def _plain(text: Any, longest: int = LONGEST_NAME) -> str:
-    """A short single line in which matplotlib sees no formula."""
-    line = " ".join(str(text).split())
-    short = line if len(line) <= longest else line[: longest - 1] + "…"
-    return short.replace("$", r"\$")
 
 
 def _number(value: float) -> str:
