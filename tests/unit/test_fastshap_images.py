@@ -26,9 +26,9 @@ from cortx.rivals.fastshap_images import (
     _Batch,
     draw_coalitions,
     levels,
-    move_and_flip,
     stretch,
 )
+from cortx.training.augment import moved
 
 SIDE, OUTPUTS = 8, 3
 BRIEF: dict[str, Any] = {"batch_size": 4, "epochs": 2, "validation_images": 3, "base_channels": 2, "shift": 1}
@@ -102,7 +102,8 @@ def test_players_are_equally_likely_and_pairs_are_complements() -> None:
 def test_images_are_moved_and_mirrored() -> None:
     shift, black = 1, -0.5
     image = np.random.default_rng(2).random((2, 4, 5))
-    moved = move_and_flip(torch.from_numpy(image)[None].repeat(600, 1, 1, 1), shift, True, black, generator()).numpy()
+    images = torch.from_numpy(image)[None].repeat(600, 1, 1, 1)
+    drawn = moved(images, flip=True, shift=shift, fill=black, generator=generator()).numpy()
     allowed = []
     for mirrored, down, right in product((False, True), range(-shift, shift + 1), range(-shift, shift + 1)):
         one = np.full(image.shape, black)
@@ -110,7 +111,7 @@ def test_images_are_moved_and_mirrored() -> None:
             if 0 <= row + down < 4 and 0 <= column + right < 5:
                 one[:, row, column] = image[:, row + down, column + right]
         allowed.append(one[:, :, ::-1] if mirrored else one)
-    found = Counter(next(i for i, one in enumerate(allowed) if np.array_equal(one, image)) for image in moved)
+    found = Counter(next(i for i, one in enumerate(allowed) if np.array_equal(one, image)) for image in drawn)
     assert set(found) == set(range(len(allowed)))
     assert abs(sum(found[i] for i in range(9)) / 600 - 0.5) < 0.1
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from cortx.progress import progress_bar
 from cortx.seeding import torch_generator
+from cortx.training.augment import moved
 from cortx.training.resnet import ResNet18, settle
 
 BATCH = 512
@@ -78,20 +79,13 @@ def train_classifier(
 
 def varied(pixels: Tensor, shift: int, flip: bool, generator: torch.Generator) -> Tensor:
     """uint8 images as floats 0..1: moved (the border filled with zeros), mirrored, a square cut out, noise added."""
-    n, n_channels, height, width = pixels.shape
+    n, _, height, width = pixels.shape
     device = pixels.device
-    padded = F.pad(pixels, (shift,) * 4)
-    down, right = torch.randint(2 * shift + 1, (2, n, 1), generator=generator, device=device)
+    inside = moved(pixels, flip=flip, shift=shift, generator=generator, fill=0)
     rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
-    across = columns.expand(n, width)
-    if flip:
-        mirrored = torch.rand((n, 1), generator=generator, device=device) < 0.5
-        across = torch.where(mirrored, width - 1 - columns, columns)
-    moved = padded.gather(2, (down + rows)[:, None, :, None].expand(-1, n_channels, -1, padded.shape[3]))
-    moved = moved.gather(3, (right + across)[:, None, None, :].expand(-1, n_channels, height, -1))
     top, left = (torch.randint(side, (n, 1, 1), generator=generator, device=device) for side in (height, width))
     cut = ((rows[:, None] - top).abs() < CUT // 2) & ((columns - left).abs() < CUT // 2)
-    images = moved.float() / 255 * ~cut[:, None]
+    images = inside.float() / 255 * ~cut[:, None]
     strength = NOISE * torch.rand((n, 1, 1, 1), generator=generator, device=device)
     noise = torch.randn(images.shape, generator=generator, device=device)
     return (images + strength * noise).clamp(0, 1)

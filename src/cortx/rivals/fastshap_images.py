@@ -25,6 +25,7 @@ from cortx.progress import progress_bar
 from cortx.rivals.base import Account, Rival, full_values
 from cortx.rivals.fastshap import _too_small, size_probabilities, squared_residuals
 from cortx.seeding import torch_generator
+from cortx.training.augment import augmented
 from cortx.training.axioms import efficiency, exact_total
 from cortx.training.step import Step, make_optimizer, set_rate
 
@@ -254,13 +255,7 @@ class ImageFastSHAP(Rival):
     def _moved(self, flat: Tensor, schema: ImageSchema, draws: torch.Generator) -> Tensor:
         """Images of a batch, (images, numbers), each moved and mirrored at random."""
         settings = self.settings
-        if not settings.flip and not settings.shift:
-            return flat
-        images = channels_first(flat, schema)
-        images = move_and_flip(images, settings.shift, settings.flip, schema.pixels[0], draws)
-        if not schema.grey and schema.channels == "last":
-            images = images.permute(0, 2, 3, 1)
-        return images.reshape(flat.shape)
+        return augmented(flat, schema, flip=settings.flip, shift=settings.shift, generator=draws, fill=schema.pixels[0])
 
     def _generator(self, game: Game, name: str) -> torch.Generator:
         return torch_generator(self.seed, "fastshap-images", name, device=str(game.device))
@@ -361,22 +356,6 @@ def draw_coalitions(n: int, count: int, sizes: Tensor, generator: torch.Generato
     first = torch.arange(n_players, device=device) < size
     kept = torch.empty_like(first).scatter_(2, order, first)
     return torch.stack([kept, ~kept], dim=2).flatten(1, 2)[:, :count]
-
-
-def move_and_flip(images: Tensor, shift: int, flip: bool, black: float, generator: torch.Generator) -> Tensor:
-    """Each image (n, channels, height, width) moved by up to `shift` pixels, and half of them mirrored."""
-    n, channels, height, width = images.shape
-    device = images.device
-    rows, columns = torch.arange(height, device=device).expand(n, -1), torch.arange(width, device=device).expand(n, -1)
-    if flip:
-        mirrored = torch.rand((n, 1), generator=generator, device=device) < 0.5
-        columns = torch.where(mirrored, width - 1 - columns, columns)
-    if shift:
-        images = F.pad(images, (shift, shift, shift, shift), value=black)
-        by = torch.randint(0, 2 * shift + 1, (2, n, 1), generator=generator, device=device)
-        rows, columns = rows + by[0], columns + by[1]
-    each, channel = torch.arange(n, device=device), torch.arange(channels, device=device)
-    return images[each[:, None, None, None], channel[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
 
 
 class UNet(nn.Module):
