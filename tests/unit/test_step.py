@@ -186,3 +186,20 @@ def test_resumed_training_goes_on_as_if_nothing_had_happened(device: str, done: 
         set_rate(step.optimizer, rate)
         step(batch)
         assert_same(other, expected)
+
+
+@every_device
+def test_running_means_are_those_of_a_plain_loop(device: str) -> None:
+    """Also where the step is tried out before it is recorded."""
+    plain = nn.Sequential(make_network(device), nn.BatchNorm1d(2).to(device, torch.float32))
+    plain.to(next(plain.parameters()).dtype)
+    network = copy.deepcopy(plain)
+    given = batches(network)
+    by_hand(plain, given, None)
+    optimizer = make_optimizer(network, 1.0, DECAY, BETAS)
+    step = Step(lambda *batch: weighted_error(network, *batch), optimizer, state=network.buffers())
+    for rate, batch in zip(RATES, given, strict=True):
+        set_rate(optimizer, rate)
+        step(batch)
+    for found, wanted in zip(network.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)

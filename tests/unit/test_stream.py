@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cortx import Game, Patches, Segments
 from cortx.errors import ArtifactError, InputError
 from cortx.estimators.shapley import shapley
+from cortx.estimators.unbiased import Sizes
 from cortx.games.players import ImagePlayers
 from cortx.images import ImageSchema
 from cortx.training.augment import augmented
@@ -95,9 +96,9 @@ def test_labels_are_right_on_average(reference: str, skewed: bool, parts: int) -
     image = make_images(1)[0]
     exact = slow_shapley(game, image)
     copies = flat(np.repeat(image[None], 6_000, axis=0))
-    mass = torch.tensor([0.85, 0.15]) if skewed else None
-    sampled = sample_pairs(game, copies, 3, mass, torch.Generator().manual_seed(0))
-    labels = sampled.labels(mass).double()
+    sizes = Sizes(torch.tensor([0.85, 0.15]), torch.tensor([0.3, -0.1])) if skewed else None
+    sampled = sample_pairs(game, copies, 3, sizes, torch.Generator().manual_seed(0))
+    labels = sampled.labels(sizes).double()
     standard_error = labels.std(dim=0) / len(labels) ** 0.5
     assert float(standard_error.max()) < 0.05 * np.abs(exact).max()  # so that a bias would show
     away = np.abs(labels.mean(dim=0).numpy() - exact)
@@ -144,15 +145,15 @@ def test_scout_measures_labels_without_their_noise(reference: str, ends: int) ->
     network.total_scale.copy_(torch.from_numpy(np.sqrt(np.square(total).mean(axis=0))))
     config = StreamConfig(pairs=16, batch_size=2_000)
     spent = game.evaluations
-    mass = scout(network, game, flat(images), config, seed=0)
+    sizes = scout(network, game, flat(images), config, seed=0)
     assert game.evaluations - spent == 4 * 100 * (2 * 16 + ends)
     even = np.square(total / game.n_players).mean(axis=0)
     expected = np.sqrt(np.maximum(np.square(exact.values).mean(axis=(0, 1)), even))
     np.testing.assert_allclose(network.attribution.label_scale, expected, rtol=0.25)
     np.testing.assert_allclose(network.attribution.total_scale, np.sqrt(np.square(total).mean(axis=0)), rtol=0.25)
-    assert mass.shape == (2,)
-    assert float(mass.min()) > 0
-    assert float(mass.sum()) == pytest.approx(1)
+    assert sizes.mass.shape == sizes.curve.shape == (2,)
+    assert float(sizes.mass.min()) > 0
+    assert float(sizes.mass.sum()) == pytest.approx(1)
 
 
 def test_scout_of_a_game_that_never_changes() -> None:
@@ -163,8 +164,8 @@ def test_scout_of_a_game_that_never_changes() -> None:
     game, images = Game(Constant(), "zero", players=Patches((2, 3)), output="raw"), make_images(10)
     game.rows(images)
     network = make_network(game)
-    mass = scout(network, game, flat(images), StreamConfig(pairs=2, batch_size=8), seed=0)
-    assert bool(torch.isfinite(mass).all())
+    sizes = scout(network, game, flat(images), StreamConfig(pairs=2, batch_size=8), seed=0)
+    assert all(bool(torch.isfinite(part).all()) for part in sizes)
     assert float(network.attribution.label_scale.min()) > 0
 
 
@@ -177,14 +178,14 @@ def train(
     config = StreamConfig(**{"pairs": 2, "batch_size": 16, "validations": 4, "shift": 1, **settings})
     network = make_network(game)
     matrix = flat(images)
-    mass = scout(network, game, matrix, config, seed=0)
+    sizes = scout(network, game, matrix, config, seed=0)
     exact = shapley(game, images[:10], "exact", views=0)
     total = torch.from_numpy(exact.values.sum(axis=1)).float()
     labels = torch.from_numpy(exact.values).float()
     validation = LabelSet(matrix[:10], total, network.active(matrix[:10]), labels)
     checkpoint = Checkpoint(folder, key, every_seconds=-1.0)
     history, spent = train_on_stream(
-        network, game, matrix, steps, mass, validation, config, seed=0, checkpoint=checkpoint, show=False
+        network, game, matrix, steps, sizes, validation, config, seed=0, checkpoint=checkpoint, show=False
     )
     return network, history, spent
 
@@ -283,7 +284,7 @@ def test_it_learns_what_no_single_label_says() -> None:
     """Two evaluations of an image are mostly noise; thousands of them are not."""
     game, images = make_game(), make_images(300)
     game.rows(images)
-    network, history, _ = train(game, images, steps=400, batch_size=64, pairs=1, flip=False, shift=0, average=0.98)
+    network, history, _ = train(game, images, steps=800, batch_size=64, pairs=1, flip=False, shift=0, average=0.98)
     exact = shapley(game, images[:10], "exact", views=0).values
     drawn = sample_pairs(game, flat(images[:10]), 1, None, torch.Generator().manual_seed(0)).labels(None).numpy()
     noise = np.square(drawn - exact).sum() / np.square(exact).sum()

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from cortx import Game, Patches, shapley
 from cortx.estimators.block import Block
 from cortx.estimators.kernel_shap import KernelShap, _regress, regress_on
-from cortx.estimators.unbiased import best_mass, contrast_of, draw_pairs_on, pairs_from, unbiased_values
+from cortx.estimators.unbiased import (
+    best_mass,
+    contrast_of,
+    draw_pairs_on,
+    from_pilot,
+    pairs_from,
+    size_curve,
+    unbiased_values,
+)
 from cortx.seeding import torch_generator
 
 Values = Callable[[Tensor], Tensor]
@@ -65,9 +73,11 @@ def asked(values: Values, pairs: Tensor) -> tuple[Tensor, Tensor]:
     return (values(pairs) - values(~pairs)) / 2, values(everybody) - values(~everybody)
 
 
-def estimates(values: Values, n: int, n_pairs: int, rows: int, mass: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+def estimates(
+    values: Values, n: int, n_pairs: int, rows: int, mass: Tensor | None, curve: Tensor | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     pairs = pairs_from(*draws(rows, n_pairs, n, seed=1), mass)
-    found, errors = unbiased_values(pairs, *asked(values, pairs), mass)
+    found, errors = unbiased_values(pairs, *asked(values, pairs), mass, curve)
     return found.numpy(), errors.numpy()
 
 
@@ -140,11 +150,13 @@ def test_values_and_errors_are_those_of_a_plain_loop(n: int, given: bool) -> Non
 @pytest.mark.parametrize("n", [5, 6])
 @pytest.mark.parametrize("masses", [None, "small", "large"])
 @pytest.mark.parametrize("n_pairs", [1, 3])
-def test_right_on_average(n: int, masses: str | None, n_pairs: int) -> None:
+@pytest.mark.parametrize("curved", [False, True])
+def test_right_on_average(n: int, masses: str | None, n_pairs: int, curved: bool) -> None:
+    """With any guess of what sizes alone say, also a wrong one."""
     rising = torch.arange(1.0, n // 2 + 1) ** 2
     mass = {None: None, "small": rising.flip(0), "large": rising}[masses]
     values = bent(n, seed=n)
-    found, _ = estimates(values, n, n_pairs, 20_000, mass)
+    found, _ = estimates(values, n, n_pairs, 20_000, mass, 0.1 * rising - 0.2 if curved else None)
     standard = (found.mean(axis=0) - exact(values, n)) / (found.std(axis=0) / np.sqrt(len(found)))
     assert np.abs(standard).max() < 4
     np.testing.assert_allclose(found.sum(axis=1), found.sum(axis=1)[:1].repeat(len(found), axis=0), atol=1e-9)
@@ -157,6 +169,70 @@ def test_float32_is_as_good_as_its_digits() -> None:
     for one, other in zip(unbiased_values(pairs, contrast.float(), total.float()), precise, strict=True):
         assert one.dtype == torch.float32
         assert float((one - other).abs().max()) < 1e-5 * float(other.abs().max())
+
+
+# What sizes alone say ------------------------------------------------------------------------------------------------
+
+
+def saturating(n: int) -> Values:
+    """Most of it depends on the size alone, and is there with a few players already."""
+    weights = torch.linspace(-1, 1, n, dtype=torch.float64)
+
+    def values(coalitions: Tensor) -> Tensor:
+        kept = coalitions.double()
+        size = 1 - (-12 * kept.mean(dim=-1)).exp()
+        return torch.stack([size + 0.01 * kept @ weights, 0.3 * size], dim=-1)
+
+    return values
+
+
+def test_the_curve_is_the_mean_by_size() -> None:
+    n, values = 40, saturating(40)
+    pairs = pairs_from(*draws(500, 16, n, seed=4))
+    contrast, total = asked(values, pairs)
+    curve = size_curve(pairs, contrast, total).numpy()
+    share = np.arange(1, n // 2 + 1) / n
+    full = 1 - np.exp(-12)
+    expected = (np.exp(-12 * (1 - share)) - np.exp(-12 * share)) / 2 / full + 0.5 - share
+    np.testing.assert_allclose(curve[4:-4], expected[4:-4], atol=0.04)  # neighbours are averaged
+    assert size_curve(pairs, 0 * contrast, 0 * total).abs().max() == 0
+
+
+def test_what_sizes_say_makes_no_variance() -> None:
+    n, values = 40, saturating(40)
+    pairs = pairs_from(*draws(500, 16, n, seed=4))
+    sizes = from_pilot(pairs, *asked(values, pairs))
+    plain = estimates(values, n, 16, 2000, best_mass(pairs, *asked(values, pairs)))[0].var(axis=0).sum()
+    found, errors = estimates(values, n, 16, 2000, *sizes)
+    assert found.var(axis=0).sum() < 0.1 * plain
+    assert (errors**2).mean() == pytest.approx(found.var(axis=0).mean(), rel=0.5)
+
+
+def test_what_a_size_says_comes_from_other_pairs_alone() -> None:
+    """Only so is it independent of the pair that it corrects."""
+    n, curve = 12, torch.tensor([0.4, 0.3, 0.2, 0.1, 0.05, 0.0])
+    pairs = pairs_from(*draws(3, 4, n))
+    contrast, total = asked(bent(n), pairs)
+    found = unbiased_values(pairs, contrast, total, None, curve)[0]
+    size = pairs.sum(dim=2)
+    for row in range(3):
+        for output in range(2):
+            t = [
+                float(contrast[row, k, output]) + (0.5 - int(size[row, k]) / n) * float(total[row, output])
+                for k in range(4)
+            ]
+            g = [float(curve[int(size[row, k]) - 1]) for k in range(4)]
+            belief = 4 * float((curve**2).mean())
+            each = np.zeros((4, n))
+            for k in range(4):
+                others = [j for j in range(4) if j != k]
+                a = sum(g[j] * t[j] for j in others) + belief * float(total[row, output])
+                a /= sum(g[j] ** 2 for j in others) + belief
+                s = int(size[row, k])
+                centred = pairs[row, k].double().numpy() - s / n
+                each[k] = n * (n - 1) / (s * (n - s)) * centred * (t[k] - a * g[k])
+            expected = float(total[row, output]) / n + each.mean(axis=0)
+            np.testing.assert_allclose(found[row, :, output], expected, atol=1e-7)
 
 
 # The best distribution of sizes ------------------------------------------------------------------------------------

@@ -319,7 +319,7 @@ def compare_model(game: Game, fitted: Fitted, called: str = "the explainer") -> 
         raise FingerprintError(
             f"the model gives {outputs.shape[1]} outputs, {called} was fitted for {expected.shape[1]}"
         )
-    return difference(outputs, expected)
+    return difference(outputs, expected, game.precision)
 
 
 def _check_model(game: Game, fitted: Fitted, path: Path) -> None:

@@ -126,7 +126,7 @@ def _learn_from_stream(
     rows = material.rows.take(material.pretraining)
     matrix = torch.from_numpy(rows.table.matrix).to(network.device)
 
-    mass = scout(network, game, matrix, config, seed=seed)
+    sizes = scout(network, game, matrix, config, seed=seed)
     asked = game.evaluations - spent
     warm = start_from(network.encoder, game)
     if not warm:
@@ -143,7 +143,7 @@ def _learn_from_stream(
 
     started = perf_counter()
     history["attribution"], evaluations = train_on_stream(
-        network, game, matrix, stream.steps, mass, validation, config, seed=seed, checkpoint=checkpoint, show=show
+        network, game, matrix, stream.steps, sizes, validation, config, seed=seed, checkpoint=checkpoint, show=show
     )
     _fit_total_model(network, matrix, totals, seed)
     spent = game.evaluations

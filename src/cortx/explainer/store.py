@@ -108,7 +108,7 @@ class LabelStore:
                 continue
             kept = self._gather(name, rows, known).outputs
             now = game.fingerprint(rows.table.matrix[known], rows.table.schema)
-            if now.shape != kept.shape or not difference(now, kept).same:
+            if now.shape != kept.shape or not difference(now, kept, game.precision).same:
                 return False
         return True
 

@@ -150,7 +150,7 @@ class Game:
         self._target = int(target) if isinstance(target, np.integer) else target
         self._groups = None if isinstance(players, (Patches, Segments)) else players
         self._frame = frame
-        self._precision: Precision = precision
+        self.precision: Precision = precision
         self._schema: Schema | ImageSchema | None = None
         self._absent: Any = None
         self.own_reference = reference if self._layout is not None and _is_own(reference) else None
@@ -246,7 +246,7 @@ class Game:
         """Whether v(none) of labels, (rows, outputs), can be this game's; rounding of the model aside."""
         if self.own_reference is not None:
             return True
-        tolerance = 1e-4 if self._precision is None else 1e-2
+        tolerance = 1e-4 if self.precision is None else 1e-2
         return bool(np.allclose(bases, self.base_values, rtol=tolerance, atol=1e-2 * tolerance))
 
     @property
@@ -284,7 +284,7 @@ class Game:
         assert self._layout is not None
         game = Game(
             model, self._image_reference, output=output, target=self._target, players=self._layout,
-            memory_budget=self._asked_memory, precision=self._precision,
+            memory_budget=self._asked_memory, precision=self.precision,
         )  # fmt: skip
         if self._schema is not None:
             assert isinstance(self._schema, ImageSchema)
@@ -541,7 +541,7 @@ class Game:
             base_values=self.base_values,
             output_names=self.output_names,
             own_reference=self.own_reference,
-            precision=self._precision,
+            precision=self.precision,
         )
 
     @classmethod

@@ -93,7 +93,7 @@ METHODS = {
     "cortx": "CoRTX (default)",
     "cortx-paper": "CoRTX (paper's recipe)",
     "fastshap": "FastSHAP",
-    "fastshap-equal": "FastSHAP (equal evaluations)",
+    "fastshap-equal": "FastSHAP (equal cost)",
     "kernel": "KernelSHAP",
     "saliency": "Saliency",
     "integrated-gradients": "Integrated Gradients",

@@ -195,7 +195,7 @@ class ImageFastSHAP(Rival):
         def loss_of(flat: Tensor, kept: Tensor, values: Tensor, total: Tensor) -> Tensor:
             return self._loss(network(flat), kept, values, total)
 
-        do = Step(loss_of, optimizer, record=False)
+        do = Step(loss_of, optimizer, state=network.buffers())
         # The schedule of an optimizer that trains nothing: what it says is copied, whatever kind of number a rate is.
         pace = torch.optim.SGD([torch.zeros(1)], lr=settings.learning_rate)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,7 +32,8 @@ class Step:
     """Minimises ``loss(*inputs)``: gradients, clipping, update. Inputs keep their shapes from call to call.
 
     On a GPU the whole step is recorded once as a CUDA graph and replayed: these networks are so small that launching
-    their kernels one by one takes ten times as long as computing. Convolutional ones are large enough (`record`).
+    their kernels one by one takes ten times as long as computing. Large batches keep a GPU busy as it is (`record`).
+    `state` is what else a step changes: the running means of batch normalization.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class Step:
         clip: float | None = None,
         *,
         record: bool = True,
+        state: Iterable[Tensor] = (),
     ) -> None:
         self.loss, self.optimizer, self.clip, self.record = loss, optimizer, clip, record
+        self.state = list(state)
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor] = []
@@ -77,8 +80,9 @@ class Step:
     def _record(self, inputs: Sequence[Tensor]) -> None:
         """Records the step on copies of the inputs. The trial steps that this takes leave no trace."""
         self._inputs = [tensor.to(self.parameters[0].device, copy=True) for tensor in inputs]
-        before = [tensor.detach().clone() for tensor in self.parameters]
-        state_before = {place: tensor.clone() for place, tensor in self._state()}
+        changed = [*self.parameters, *self.state]
+        before = [tensor.detach().clone() for tensor in changed]
+        state_before = {place: tensor.clone() for place, tensor in self._moments()}
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -86,16 +90,16 @@ class Step:
                 self._eager(self._inputs)
         torch.cuda.current_stream().wait_stream(stream)
         with torch.no_grad():
-            for tensor, old in zip(self.parameters, before, strict=True):
+            for tensor, old in zip(changed, before, strict=True):
                 tensor.copy_(old)
-            for place, tensor in self._state():
+            for place, tensor in self._moments():
                 tensor.copy_(state_before[place] if place in state_before else torch.zeros_like(tensor))
         self._graph = torch.cuda.CUDAGraph()
         self.optimizer.zero_grad(set_to_none=True)
         with torch.cuda.graph(self._graph):
             self._result = self._eager(self._inputs)
 
-    def _state(self) -> list[tuple[tuple[int, str], Tensor]]:
+    def _moments(self) -> list[tuple[tuple[int, str], Tensor]]:
         return [
             ((number, name), tensor)
             for number, parameter in enumerate(self.parameters)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cortx.errors import InputError, ModelError
-from cortx.estimators.unbiased import best_mass, pairs_from, unbiased_values
+from cortx.estimators.unbiased import Sizes, from_pilot, pairs_from, unbiased_values
 from cortx.games import Game
 from cortx.progress import progress_bar
 from cortx.seeding import torch_generator
@@ -68,7 +68,7 @@ def train_on_stream(
     game: Game,
     matrix: Tensor,
     steps: int,
-    mass: Tensor | None,
+    sizes: Sizes | None,
     validation: LabelSet | None,
     config: StreamConfig,
     *,
@@ -78,8 +78,8 @@ def train_on_stream(
 ) -> tuple[list[float], int]:
     """Trains encoder and head in place on images, (images, numbers) on the network's device.
 
-    `mass` says how often coalitions of each size are drawn (`best_mass`). Returns the validation losses (the squared
-    distance over the square of the labels) and the evaluations spent, those before a kill included.
+    `sizes` says how coalitions are drawn (`scout`). Returns the validation losses (the squared distance over the square
+    of the labels) and the evaluations spent, those before a kill included.
     """
     device, before, earlier = network.device, game.evaluations, 0
     trained = torch.nn.ModuleDict({"encoder": network.encoder, "head": network.heads["attribution"]})
@@ -124,9 +124,9 @@ def train_on_stream(
             images = augmented(
                 matrix[index], network.features.schema, flip=config.flip, shift=config.shift, generator=generator
             )
-            sampled = sample_pairs(game, images, config.pairs, mass, generator)
+            sampled = sample_pairs(game, images, config.pairs, sizes, generator)
             output = network.for_loss("attribution", images, sampled.total, everyone)
-            loss = network.attribution.loss(output, sampled.labels(mass))
+            loss = network.attribution.loss(output, sampled.labels(sizes))
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(trained.parameters(), config.clip)
@@ -148,8 +148,8 @@ def train_on_stream(
     return history, earlier + game.evaluations - before
 
 
-def scout(network: ImageNetwork, game: Game, matrix: Tensor, config: StreamConfig, *, seed: int) -> Tensor:
-    """Sets the head's scales from a few images, and finds how often coalitions of each size are worth drawing.
+def scout(network: ImageNetwork, game: Game, matrix: Tensor, config: StreamConfig, *, seed: int) -> Sizes:
+    """Sets the head's scales from a few images, and finds how to draw coalitions and what their size alone says.
 
     The network knows the scale of its totals already.
     """
@@ -167,19 +167,19 @@ def scout(network: ImageNetwork, game: Game, matrix: Tensor, config: StreamConfi
     for buffer, scale in ((head.total_scale, total), (head.label_scale, labels_scale)):
         # An output that hardly ever moves must not become the only one that counts when it does.
         buffer.copy_(scale.clamp(min=max(1e-12, FAINTEST * float(scale.max()))))
-    return best_mass(
+    return from_pilot(
         torch.cat([pairs.coalitions for pairs in halves], dim=1),
         torch.cat([pairs.contrast for pairs in halves], dim=1),
         halves[0].total,
     )
 
 
-def sample_pairs(game: Game, matrix: Tensor, pairs: int, mass: Tensor | None, generator: torch.Generator) -> Pairs:
+def sample_pairs(game: Game, matrix: Tensor, pairs: int, sizes: Sizes | None, generator: torch.Generator) -> Pairs:
     """Random pairs of coalitions of each image, evaluated together with the image itself (and its own reference)."""
     n, device = len(matrix), matrix.device
     offset = torch.rand((n, 1), generator=generator, device=device)
     keys = torch.rand((n, pairs, game.n_players), generator=generator, device=device)
-    chosen = pairs_from(offset, keys, mass)
+    chosen = pairs_from(offset, keys, None if sizes is None else sizes.mass)
     ends = torch.ones((n, 2 if game.own_reference else 1, game.n_players), dtype=torch.bool, device=device)
     ends[:, 1:] = False
     asked = torch.cat([chosen, ~chosen, ends], dim=1)
@@ -198,9 +198,9 @@ class Pairs(NamedTuple):
     contrast: Tensor  # (v(S) - v(complement)) / 2, (images, pairs, outputs)
     total: Tensor  # v(all) - v(none), (images, outputs)
 
-    def labels(self, mass: Tensor | None) -> Tensor:
+    def labels(self, sizes: Sizes | None) -> Tensor:
         """Unbiased labels, (images, players, outputs)."""
-        return unbiased_values(*self, mass)[0]
+        return unbiased_values(*self, *(sizes or ()))[0]
 
 
 @torch.no_grad()
