@@ -180,7 +180,8 @@ def _all_refined(explainer: Any, rows: np.ndarray, tolerance: float) -> float:
     from cortx.explainer.refine import refine
 
     game, outputs = explainer.game, explainer.game.outputs_of(explainer.game.rows(rows).table)
-    answer = explainer._answer(explainer._read(rows), outputs, errors=True)
+    table = explainer._read(rows)
+    answer = explainer._answer(table, outputs, explainer._empty(table)[0], errors=True)
     bounds = answer.bounds(np.array([1e12]), np.array([1e12]))
     spent = game.evaluations
     refine(game, rows, answer, bounds, tolerance=tolerance, confidence=CONFIDENCE, budget=None, seed=0, show=False)

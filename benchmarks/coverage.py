@@ -51,7 +51,8 @@ def pool_of(explainer: cortx.CoRTX, labels: cortx.Explanation, truth: np.ndarray
     n_rows, n_players = labels.values.shape[:2]
     shape = (n_rows, n_players, -1)
     outputs = labels.outputs.reshape(n_rows, -1)
-    answer = explainer._answer(explainer._read(labels.data), outputs, errors=True)
+    table = explainer._read(labels.data)
+    answer = explainer._answer(table, outputs, explainer._empty(table)[0], errors=True)
     precise = labels.values.reshape(shape)
     return Pool(
         residual=precise - answer.values,

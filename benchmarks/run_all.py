@@ -17,13 +17,14 @@ def main() -> None:
     except InputError as error:
         print(f"left out the Census benchmarks: {error}")
         return
-    from benchmarks import budgets, census, coverage, estimators, paper
+    from benchmarks import budgets, census, coverage, estimators, paper, runtime
 
     estimators.main()
     sys.argv = sys.argv[:1]
     census.main()
     budgets.main()
     coverage.main()
+    runtime.main()
     paper.main()
 
 

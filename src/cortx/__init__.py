@@ -16,6 +16,7 @@ from cortx.version import __version__
 if TYPE_CHECKING:
     from cortx import estimators as estimators
     from cortx import metrics as metrics
+    from cortx import portable as portable
     from cortx.errors import CortxError as CortxError
     from cortx.estimators.shapley import shapley as shapley
     from cortx.explainer.artifact import load as load
@@ -40,6 +41,7 @@ _LAZY = {
     "load": "cortx.explainer.artifact:load",
     "metrics": "cortx.metrics",
     "plots": "cortx.interfaces.plots",
+    "portable": "cortx.portable",
     "shapley": "cortx.estimators.shapley:shapley",
 }
 
@@ -56,6 +58,7 @@ __all__ = [
     "load",
     "metrics",
     "plots",
+    "portable",
     "shapley",
 ]
 

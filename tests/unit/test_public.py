@@ -33,6 +33,7 @@ def test_the_public_names_are_pinned() -> None:
         "load",
         "metrics",
         "plots",
+        "portable",
         "shapley",
     ]
     for name in cortx.__all__:
@@ -68,6 +69,7 @@ def test_every_registered_name_loads() -> None:
     [
         ("import cortx", ["torch", "numpy", "pandas", "typer"]),
         ("import cortx.interfaces.cli", ["torch", "numpy", "pandas", "matplotlib"]),
+        ("import cortx; cortx.portable", ["torch", "pandas", "onnx", "onnxruntime", "matplotlib"]),
         ("import cortx; cortx.Game, cortx.CoRTX", ["pandas", "polars", "sklearn", "shap", "matplotlib", "onnxruntime"]),
     ],
 )

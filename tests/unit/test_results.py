@@ -211,3 +211,37 @@ def test_our_fastshap_is_that_of_its_authors(metric: str) -> None:
     public, ours = found["public implementation"], found["ours, published form"]
     noise = (public["spread"] ** 2 / len(public["seeds"]) + ours["spread"] ** 2 / len(ours["seeds"])) ** 0.5
     assert abs(public["value"] - ours["value"]) <= 2 * noise
+
+
+# Runtime ---------------------------------------------------------------------------------------------------------
+
+
+def runtime(method: str, metric: str) -> list[float]:
+    """A benchmark's numbers, for every number of threads or rows that it was run with."""
+    found = [r["value"] for r in load("runtime") if (r["method"], r["metric"]) == (method, metric)]
+    assert found
+    return found
+
+
+def test_explaining_many_rows_is_near_what_the_processor_can_do() -> None:
+    shares = runtime("explain", "share of the GEMM rate")
+    assert len(shares) == 2  # on one thread and on two
+    assert min(shares) >= 0.7
+
+
+def test_explaining_one_row_costs_little_more_than_its_graph() -> None:
+    assert max(runtime("explain's core, encoded row", "seconds / seconds of a bare onnxruntime call")) <= 1.5
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        pytest.param("default recipe", marks=missed("two cores give its network at most some 125,000 rows a second")),
+        "default recipe in int8",
+        "quick recipe",
+    ],
+)
+def test_a_thousand_times_faster_than_kernelshap(ours: str) -> None:
+    method = f"cortx explain, {ours} / shap kernel"
+    assert max(runtime(method, "mean l2 error / mean l2 error")) < 1
+    assert min(runtime(method, "explanations per second / explanations per second")) >= 1_000

@@ -18,14 +18,17 @@ from cortx.explainer.calibration import Calibration
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
 from cortx.explainer.labels import given_labels, label_budget
 from cortx.explainer.material import cost
+from cortx.explainer.reading import Seen, given_outputs
 from cortx.explainer.refine import Predicted, refine
+from cortx.explainer.session import Session
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation
 from cortx.games import Game
-from cortx.images import Images, ImageSchema, read_like
+from cortx.images import Images, ImageSchema
 from cortx.tables import Table, plain
 from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
+from cortx.training.heads.ranking import RankingHead
 from cortx.training.positives import Positives
 from cortx.training.recipe import Recipe, RecipeName, get_recipe
 from cortx.training.resnet import settle
@@ -79,6 +82,11 @@ class CoRTX:
         self._fitted: Fitted | None = None
         self._game: Game | None = None
         self._store: LabelStore | None = None
+        self._session: tuple[tuple[Any, ...], Session | None] | None = None
+        self._seen: tuple[tuple[Any, ...], Seen] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}  # an open session cannot be copied; it is made again when asked for
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's tools expect them."""
@@ -205,7 +213,7 @@ class CoRTX:
     def to(self, device: str) -> CoRTX:
         """Moves the network to another device, such as "cuda"; it explains there from now on."""
         settle(self.fitted.network, usable_device(device))
-        self.device = device
+        self.device, self._session = device, None
         return self
 
     def _attach(self, fitted: Fitted, game: Game | None) -> None:
@@ -430,7 +438,51 @@ class CoRTX:
         return self._game.empty_of(table), self._game.evaluations - spent
 
     def _answer(self, table: Table | Images, known: Array | None, empty: Array, *, errors: bool) -> Predicted:
-        """The network on all rows, in chunks; `errors` asks how far off it may be."""
+        """The network on all rows, in chunks; `errors` asks how far off it may be.
+
+        In onnxruntime on a CPU where it is installed, which is faster (benchmarks/runtime.py), else in torch.
+        """
+        session = self._onnxruntime()
+        if session is None:
+            return self._torch_answer(table, known, empty, errors=errors)
+        outputs = self._guess_outputs(table, empty) if known is None else known
+        names = ["values", "active", *(("typical", "typical_row") if errors else ())]
+        if "ranking" not in self.fitted.heads:
+            values, active, *sizes = session.run(names, {"rows": table.matrix, "outputs": outputs})
+            typical, typical_row = sizes or (None, None)
+            return Predicted(values, None, typical, typical_row, active)
+        parts = []
+        for start in range(0, len(table), self._at_a_time):  # the logits of all rows at once would need much memory
+            part = slice(start, start + self._at_a_time)
+            feeds = {"rows": table.matrix[part], "outputs": outputs[part]}
+            logits, *found = session.run(["ranking_logits", *names], feeds)
+            parts.append((RankingHead.ranking(torch.from_numpy(logits)).numpy(), *found))
+        ranking, values, active, *sizes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        typical, typical_row = sizes or (None, None)
+        return Predicted(values, ranking, typical, typical_row, active)
+
+    def _onnxruntime(self) -> Session | None:
+        """The network in onnxruntime, made at the first call: it takes milliseconds. None where torch must do."""
+        fitted = self.fitted
+        key = (fitted.network, torch.get_num_threads())
+        if self._session is None or self._session[0] != key:
+            from cortx.explainer.onnx_export import session_for
+
+            self._session = key, session_for(fitted.network, fitted.spec.base_values)
+        return self._session[1]
+
+    def _guess_outputs(self, table: Table | Images, empty: Array) -> Array:
+        """The model's outputs as far as the network knows them, (rows, outputs)."""
+        network, size = self.fitted.network, self._at_a_time
+        with torch.inference_mode():
+            parts = [
+                network.guess_total(torch.from_numpy(table.matrix[start : start + size]).to(network.device))
+                for start in range(0, len(table), size)
+            ]
+            guessed: Array = torch.cat(parts).to(torch.float64).cpu().numpy() + empty
+        return guessed
+
+    def _torch_answer(self, table: Table | Images, known: Array | None, empty: Array, *, errors: bool) -> Predicted:
         network = self.fitted.network
         shape = (len(table), network.n_players, network.n_outputs)
         values = np.empty(shape)
@@ -476,59 +528,27 @@ class CoRTX:
             return self.fitted.network.rows_at_a_time
         return ROWS_AT_A_TIME if on_cpu else 32 * ROWS_AT_A_TIME
 
+    @property
+    def seen(self) -> Seen:
+        """What the training rows held; `explain` refuses what is unlike them."""
+        key = (self.fitted.network, self.unseen)
+        if self._seen is None or self._seen[0] != key:
+            self._seen = key, _seen(self.fitted, ignore=self.unseen == "ignore")
+        return self._seen[1]
+
     def _read(self, X: Any) -> Table | Images:
         """Rows in the explainer's own codes, checked against what training saw."""
-        spec = self.fitted.spec
-        table = read_like(X, spec.schema, "the table")
-        if isinstance(table, Images):
-            return table
-        if len(table) == 0:
-            raise InputError("the table has no rows; give at least one")
-        for j, column in enumerate(table.schema.columns):
-            gaps, unseen = (np.flatnonzero(found) for found in self._unknown(table, j))
-            if len(gaps):
-                raise InputError(
-                    f"column {column.name!r} is missing (NaN) in row {gaps[0]}, but no training row missed it; "
-                    "fill it as you do for the model, or fit again with rows that miss it"
-                )
-            if len(unseen):
-                raise _unseen(table, j, unseen)
-        return table
+        return self.seen.read(X)
 
     def _explainable(self, table: Table | Images) -> npt.NDArray[np.bool_]:
         """Rows that `explain` does not refuse, (rows,)."""
-        refused = np.zeros(len(table), dtype=bool)
-        if isinstance(table, Images):
-            return ~refused
-        for j in range(len(table.schema.columns)):
-            for found in self._unknown(table, j):
-                refused |= found
-        return ~refused
-
-    def _unknown(self, table: Table, j: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Rows where column j misses a value, or has a category, as no training row did, (rows,) each."""
-        features, numbers = self.fitted.network.features, table.matrix[:, j]
-        missing = np.isnan(numbers)
-        nowhere = np.zeros(len(table), dtype=bool)
-        gaps = nowhere if j in features.missing.tolist() else missing
-        if not table.schema.columns[j].categorical or self.unseen == "ignore":
-            return gaps, nowhere
-        known = features.known_value[features.known_column == j].cpu().numpy()
-        return gaps, ~np.isin(numbers, known) & ~missing
+        return self.seen.explainable(table)
 
     def _outputs(self, table: Table | Images, outputs: Any) -> tuple[Array | None, int]:
         """The model's outputs, (rows, outputs), if anybody knows them, and what they cost."""
         spec = self.fitted.spec
         if outputs is not None:
-            known = np.asarray(outputs, dtype=np.float64)
-            known = known[:, None] if known.ndim == 1 else known
-            if known.shape != (len(table), len(spec.base_values)):
-                raise InputError(
-                    f"outputs= has shape {np.shape(outputs)}, expected ({len(table)}, {len(spec.base_values)}): "
-                    f"the model's {spec.output} for each row"
-                )
-            if not np.isfinite(known).all():
-                raise InputError("outputs= holds NaN or infinity")
+            known = given_outputs(outputs, (len(table), len(spec.base_values)), spec.output)
             return known, 0
         if self._game is None:
             return None, 0
@@ -541,6 +561,30 @@ class CoRTX:
         from cortx.explainer.artifact import save
 
         return save(self, folder)
+
+    def to_onnx(
+        self, folder: str | Path, *, confidence: float | None = 0.9, int8: bool = False, rows: Any = None
+    ) -> Path:
+        """Writes the explainer as an ONNX graph and a JSON file: it runs with neither torch nor the model.
+
+        `cortx.portable.load` reads the folder, and any ONNX runtime the graph: inputs "rows" (encoded as the JSON
+        says) and "outputs", (rows, outputs), as the model gave them; output "values", (rows, players, outputs). A
+        ranking head stays behind.
+
+        Parameters
+        ----------
+        confidence:
+            Of the bounds that a calibrated explainer takes along ("lower_bounds", "upper_bounds", "error_bound");
+            `cortx.portable` can ask for others. None leaves them out.
+        int8:
+            Smaller and often faster, but less exact: ``int8`` in the JSON says by how much, and bounds, which were
+            calibrated for float32, are left out.
+        rows:
+            What the loss of int8 is measured on; by default the probe rows that every explainer keeps.
+        """
+        from cortx.explainer.onnx_export import export
+
+        return export(self, folder, confidence=confidence, int8=int8, rows=rows)
 
     def evaluate(
         self,
@@ -591,11 +635,10 @@ def usable_device(name: str) -> str:
     return name
 
 
-def _unseen(table: Table, j: int, rows: npt.NDArray[np.intp]) -> InputError:
-    column = table.schema.columns[j]
-    codes = np.unique(table.matrix[rows, j])[:5]
-    names = [repr(column.values[int(code)]) if column.coded else f"{code:g}" for code in codes]
-    return InputError(
-        f"column {column.name!r} has categories that training never saw: {', '.join(names)} (first in row {rows[0]}, "
-        f"{len(rows)} rows in all); fit again with them, or use CoRTX(unseen='ignore')"
-    )
+def _seen(fitted: Fitted, *, ignore: bool) -> Seen:
+    schema, features = fitted.spec.schema, fitted.network.features
+    if isinstance(schema, ImageSchema):
+        return Seen(schema, frozenset(), {}, ignore)
+    columns, values = features.known_column.cpu().numpy(), features.known_value.cpu().numpy()
+    known = {j: np.sort(values[columns == j]) for j, column in enumerate(schema.columns) if column.categorical}
+    return Seen(schema, frozenset(features.missing.tolist()), known, ignore)

@@ -20,6 +20,7 @@ SLOPE, SPREAD, BEND = 0.75, 0.3, 0.04
 """What is believed before any label: errors grow with the 0.75th power of strangeness, give or take 0.3; players and
 magnitudes matter by a factor of e^0.3; the power itself changes little. A few labels move this little, many a lot."""
 STEPS = 400
+LEAST_STRANGE = 1e-9
 
 
 class Difficulty(nn.Module):
@@ -45,8 +46,10 @@ class Difficulty(nn.Module):
         self.register_buffer("player", torch.zeros(n_players, n_outputs))
 
     def strangeness(self, hidden: Tensor) -> Tensor:
-        """log h' M^-1 h, (rows,)."""
-        return ((hidden @ self.inverse) * hidden).sum(dim=1).clamp(min=1e-9).log()
+        """log h' M^-1 h, (rows,); in float64, because its parts cancel."""
+        wide = hidden.double()
+        square = ((wide @ self.inverse.double()) * wide).sum(dim=1)
+        return square.clamp(min=LEAST_STRANGE).log().to(hidden.dtype)
 
     def forward(self, hidden: Tensor, values: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """From the last hidden layer (rows, hidden), predicted values (rows, players, outputs) and labels' scale."""

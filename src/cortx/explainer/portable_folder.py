@@ -1,0 +1,215 @@
+"""The folder of a portable explainer: an ONNX graph and, as JSON, what its tensors mean. Read without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.errors import ArtifactError, CortxError
+from cortx.explainer.calibration import Calibration
+from cortx.explainer.reading import Seen
+from cortx.images import ImageSchema
+from cortx.schema_json import schema_to_json
+from cortx.tables import Column, Schema
+from cortx.version import __version__
+
+FORMAT, FORMAT_VERSION = "cortx-portable", 1
+GRAPH, FACTS = "explainer.onnx", "explainer.json"
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What a portable explainer must know besides its graph."""
+
+    seen: Seen
+    players: tuple[str, ...]
+    columns: tuple[int, ...]
+    """The player of each column; of each number of an image."""
+    output: str
+    output_names: tuple[str, ...] | None
+    base_values: Array
+    """v(none), (outputs,); where every image is its own reference, those of none."""
+    own_reference: str | None
+    calibration: Calibration | None
+    """What bounds at any confidence rest on, if the graph has them."""
+    confidence: float | None
+    """What the graph's own bounds hold for."""
+    int8: dict[str, Any] | None
+    """What int8 costs, as it was measured; None for float32."""
+
+    def to_json(self) -> dict[str, Any]:
+        schema = self.seen.schema
+        return {
+            "table": schema.to_json() if isinstance(schema, ImageSchema) else schema_to_json(schema),
+            "players": list(self.players),
+            "player_of_column": list(self.columns),
+            "explains": {
+                "output": self.output,
+                "output_names": None if self.output_names is None else list(self.output_names),
+                "base_values": self.base_values.tolist(),
+                "own_reference": self.own_reference,
+            },
+            "seen": {
+                "missing": sorted(self.seen.missing),
+                "known_codes": {str(j): codes.tolist() for j, codes in self.seen.known.items()},
+                "unseen": "ignore" if self.seen.ignore else "error",
+            },
+            "confidence": self.confidence,
+            "calibration": None if self.calibration is None else _calibration_to_json(self.calibration),
+            "int8": self.int8,
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Facts:
+        table, explains, seen = data["table"], data["explains"], data["seen"]
+        names, calibration = explains["output_names"], data["calibration"]
+        return Facts(
+            seen=Seen(
+                schema=ImageSchema.from_json(table) if "image" in table else _schema_to_read(table),
+                missing=frozenset(int(j) for j in seen["missing"]),
+                known={int(j): np.array(codes, dtype=np.float64) for j, codes in seen["known_codes"].items()},
+                ignore=seen["unseen"] == "ignore",
+            ),
+            players=tuple(data["players"]),
+            columns=tuple(data["player_of_column"]),
+            output=explains["output"],
+            output_names=None if names is None else tuple(names),
+            base_values=np.array(explains["base_values"], dtype=np.float64),
+            own_reference=explains["own_reference"],
+            calibration=None if calibration is None else _calibration_from_json(calibration),
+            confidence=data["confidence"],
+            int8=data["int8"],
+        )
+
+
+def _schema_to_read(data: dict[str, Any]) -> Schema:
+    """Columns as far as reading rows needs them: their dtypes, which only a model asks for, stay the words they are.
+
+    So no library of frames must be installed.
+    """
+    columns = (
+        Column(
+            name=item["name"],
+            categorical=item["kind"] == "categorical",
+            dtype=item["dtype"],
+            coded=item["coded"],
+            values=tuple(item["values"]),
+            label=item["label"],
+        )
+        for item in data["columns"]
+    )
+    return Schema(tuple(columns), data["frame"])
+
+
+def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
+    """Infinite scores, of labels that may be wrong by any amount, are null."""
+
+    def scores(array: Array) -> list[list[float | None]]:
+        return [[value if np.isfinite(value) else None for value in row] for row in array.tolist()]
+
+    return {
+        "rows": scores(calibration.rows),
+        "bands": scores(calibration.bands),
+        "noise_risk": calibration.noise_risk,
+        "mean_l2": calibration.mean_l2.tolist(),
+        "evaluations": calibration.evaluations,
+    }
+
+
+def _calibration_from_json(data: dict[str, Any]) -> Calibration:
+    def scores(lists: list[list[float | None]]) -> Array:
+        return np.array([[np.inf if value is None else value for value in row] for row in lists], dtype=np.float64)
+
+    return Calibration(
+        rows=scores(data["rows"]),
+        bands=scores(data["bands"]),
+        noise_risk=float(data["noise_risk"]),
+        mean_l2=np.array(data["mean_l2"], dtype=np.float64),
+        evaluations=int(data["evaluations"]),
+    )
+
+
+def check_target(target: Path) -> None:
+    """Refuses to write over anything but a portable explainer."""
+    if not target.exists():
+        return
+    found = {path.name for path in target.iterdir()} if target.is_dir() else {target.name}
+    if not found <= {GRAPH, FACTS}:
+        raise ArtifactError(f"{target} exists and is not a portable explainer; choose another folder, or remove it")
+
+
+def write_folder(folder: str | Path, graph: bytes, facts: Facts) -> Path:
+    """Writes beside its place and renames in, so that the folder is there whole or not at all.
+
+    One that exists steps aside first: between the two renames there is no folder, but never half a folder.
+    """
+    target = Path(folder)
+    check_target(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary, old = (target.with_name(f".{target.name}.{word}{os.getpid()}") for word in ("tmp", "old"))
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        (temporary / GRAPH).write_bytes(graph)
+        document = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "cortx": __version__,
+            "graph": {"file": GRAPH, "sha256": hashlib.sha256(graph).hexdigest()},
+            **facts.to_json(),
+        }
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+        (temporary / FACTS).write_text(text + "\n", encoding="utf-8")
+        if target.exists():
+            os.replace(target, old)
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def read_folder(folder: str | Path) -> tuple[bytes, Facts]:
+    """The graph and the facts; `ArtifactError` says what is wrong with any other folder."""
+    path = Path(folder)
+    if not path.exists():
+        raise ArtifactError(f"there is no portable explainer at {path}")
+    if (path / "manifest.json").is_file():
+        raise ArtifactError(
+            f"{path} is an explainer that cortx.load reads; cortx.load(folder).to_onnx(...) makes a portable one"
+        )
+    if not (path / FACTS).is_file():
+        raise ArtifactError(f"{path} is not a portable explainer: it has no {FACTS}")
+    try:
+        data = json.loads((path / FACTS).read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ArtifactError(f"{path / FACTS} is damaged ({error}); copy the folder or export again") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ArtifactError(f"{path} is not a portable explainer: its {FACTS} does not say {FORMAT!r}")
+    if data.get("format_version") != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{path} was written in format {data.get('format_version')} by cortx {data.get('cortx')}, this cortx "
+            f"({__version__}) reads format {FORMAT_VERSION}; use that version, or export again"
+        )
+    if not (path / GRAPH).is_file():
+        raise ArtifactError(f"{path} lacks {GRAPH}; copy the whole folder")
+    graph = (path / GRAPH).read_bytes()
+    try:
+        expected, facts = data["graph"]["sha256"], Facts.from_json(data)
+    except (KeyError, TypeError, ValueError, AttributeError, CortxError) as error:
+        raise ArtifactError(f"{path / FACTS} is damaged ({error!r}); copy the folder or export again") from error
+    if hashlib.sha256(graph).hexdigest() != expected:
+        raise ArtifactError(
+            f"{path / GRAPH} is damaged: its checksum is not the one in {FACTS}; copy the folder or export again"
+        )
+    return graph, facts

@@ -1,0 +1,107 @@
+"""What `explain` takes: rows like those of training, and outputs that belong to them. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.errors import InputError
+from cortx.images import Images, ImageSchema, read_like
+from cortx.tables import Schema, Table
+
+Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the training rows held: the columns that missed values, and the known codes of categorical columns."""
+
+    schema: Schema | ImageSchema
+    missing: frozenset[int]
+    known: Mapping[int, Array]
+    """Column -> its codes in ascending order; columns of numbers are not in it."""
+    ignore: bool
+    """Whether a category that is not known is let through."""
+
+    def read(self, X: Any) -> Table | Images:
+        """Rows in the explainer's own codes; what no training row was like is refused."""
+        table = read_like(X, self.schema, "the table")
+        if isinstance(table, Images):
+            return table
+        if len(table) == 0:
+            raise InputError("the table has no rows; give at least one")
+        for j in self._checked(table):
+            gaps, unseen = (np.flatnonzero(found) for found in self.unknown(table, j))
+            if len(gaps):
+                raise InputError(
+                    f"column {table.schema.columns[j].name!r} is missing (NaN) in row {gaps[0]}, but no training row "
+                    "missed it; fill it as you do for the model, or fit again with rows that miss it"
+                )
+            if len(unseen):
+                raise _unseen(table, j, unseen)
+        return table
+
+    def explainable(self, table: Table | Images) -> BoolArray:
+        """Rows that `read` does not refuse, (rows,)."""
+        refused = np.zeros(len(table), dtype=bool)
+        if isinstance(table, Images):
+            return ~refused
+        for j in self._checked(table):
+            for found in self.unknown(table, j):
+                refused |= found
+        return ~refused
+
+    def unknown(self, table: Table, j: int) -> tuple[BoolArray, BoolArray]:
+        """Rows where column j misses a value, or has a category, as no training row did, (rows,) each."""
+        numbers = table.matrix[:, j]
+        missing: BoolArray = np.isnan(numbers)
+        nowhere = np.zeros(len(table), dtype=bool)
+        gaps = nowhere if j in self.missing else missing
+        if j not in self._categories:
+            return gaps, nowhere
+        column = table.schema.columns[j]
+        if not column.coded:
+            return gaps, ~np.isin(numbers, self.known[j]) & ~missing
+        known = np.zeros(len(column.values), dtype=bool)  # a look-up is many times faster than np.isin
+        known[self.known[j].astype(np.intp)] = True
+        return gaps, ~known[numbers.astype(np.intp)]
+
+    @cached_property
+    def _categories(self) -> frozenset[int]:
+        return frozenset() if self.ignore else frozenset(self.known)
+
+    def _checked(self, table: Table) -> list[int]:
+        """The columns in which something can be unknown: usually those of categories alone."""
+        if not np.isnan(table.matrix).any():
+            return sorted(self._categories)
+        return list(range(len(table.schema.columns)))
+
+
+def given_outputs(outputs: Any, shape: tuple[int, int], what: str, argument: str = "outputs") -> Array:
+    """Outputs that came with rows, as (rows, outputs) float64; `what` they are is for the message."""
+    known = np.ascontiguousarray(outputs, dtype=np.float64)
+    known = known[:, None] if known.ndim == 1 else known
+    if known.shape != shape:
+        raise InputError(
+            f"{argument}= has shape {np.shape(outputs)}, expected ({shape[0]}, {shape[1]}): "
+            f"the model's {what} for each row"
+        )
+    if not np.isfinite(known).all():
+        raise InputError(f"{argument}= holds NaN or infinity")
+    return known
+
+
+def _unseen(table: Table, j: int, rows: npt.NDArray[np.intp]) -> InputError:
+    column = table.schema.columns[j]
+    codes = np.unique(table.matrix[rows, j])[:5]
+    names = [repr(column.values[int(code)]) if column.coded else f"{code:g}" for code in codes]
+    return InputError(
+        f"column {column.name!r} has categories that training never saw: {', '.join(names)} (first in row {rows[0]}, "
+        f"{len(rows)} rows in all); fit again with them, or use CoRTX(unseen='ignore')"
+    )

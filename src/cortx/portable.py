@@ -1,0 +1,152 @@
+"""Explaining where there is neither torch nor the model: a folder of `CoRTX.to_onnx` in onnxruntime.
+
+explainer = cortx.portable.load("credit.portable")
+explanation = explainer.explain(rows, outputs)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.errors import ArtifactError, InputError, MissingDependencyError
+from cortx.explainer.portable_folder import GRAPH, Facts, read_folder
+from cortx.explainer.reading import given_outputs
+from cortx.explainer.session import Session
+from cortx.explanation import Explanation
+from cortx.images import ImageSchema
+from cortx.tables import Schema, plain
+
+__all__ = ["Portable", "load"]
+
+Array = npt.NDArray[np.float64]
+
+
+def load(folder: str | Path, *, threads: int = 0) -> Portable:
+    """Reads what `CoRTX.to_onnx` wrote; `threads` is what one call may use, by default all cores.
+
+    Raises `ArtifactError` for a missing, foreign, damaged or newer folder.
+    """
+    graph, facts = read_folder(folder)
+    try:
+        session = Session(graph, images=isinstance(facts.seen.schema, ImageSchema), threads=threads)
+    except MissingDependencyError:
+        raise
+    except Exception as error:
+        raise ArtifactError(
+            f"onnxruntime cannot open {Path(folder) / GRAPH} ({error}); update onnxruntime, or export again"
+        ) from error
+    return Portable(session, facts)
+
+
+class Portable:
+    """A fitted explainer without torch: the same numbers, checks and errors as `CoRTX.explain`."""
+
+    def __init__(self, session: Session, facts: Facts) -> None:
+        self._session = session
+        self.facts = facts
+
+    @property
+    def schema(self) -> Schema | ImageSchema:
+        """The columns of the table, or the axes of images."""
+        return self.facts.seen.schema
+
+    @property
+    def players(self) -> tuple[str, ...]:
+        return self.facts.players
+
+    @property
+    def output_names(self) -> tuple[str, ...] | None:
+        return self.facts.output_names
+
+    @property
+    def base_values(self) -> Array:
+        """v(none), (outputs,)."""
+        return self.facts.base_values
+
+    def __call__(
+        self, X: Any, outputs: Any, *, empty: Any = None, confidence: float | None = None
+    ) -> Explanation:  # fmt: skip
+        return self.explain(X, outputs, empty=empty, confidence=confidence)
+
+    def explain(self, X: Any, outputs: Any, *, empty: Any = None, confidence: float | None = None) -> Explanation:
+        """Attributions of rows whose outputs the model gave; they add up to outputs - base values.
+
+        Parameters
+        ----------
+        X:
+            Rows as for `CoRTX.explain`: a frame or an array in the columns of the fit, or images.
+        outputs:
+            What the model gave for these rows, (rows,) or (rows, outputs).
+        empty:
+            Only where every image is its own reference ("mean", "blur"): what the model gave for `references`.
+        confidence:
+            Bounds that hold for at least this share of fresh rows, as in `CoRTX.explain`.
+        """
+        started = perf_counter()
+        facts, X = self.facts, plain(X)
+        table = facts.seen.read(X)
+        shape = len(table), len(facts.base_values)
+        feeds: dict[str, npt.NDArray[Any]] = {"rows": table.matrix}
+        feeds["outputs"] = known = given_outputs(outputs, shape, facts.output)
+        base = np.broadcast_to(facts.base_values, shape)
+        if facts.own_reference is not None:
+            feeds["empty"] = base = self._given_empty(empty, shape)
+        elif empty is not None:
+            raise InputError("empty= is for images that are their own references; this explainer has one for all")
+        names = ["values"]
+        if confidence is not None:
+            feeds["row_factor"], feeds["band_factor"] = self._factors(confidence)
+            names += ["lower_bounds", "upper_bounds", "error_bound"]
+        single = shape[1] == 1
+        results = [array[..., 0] if single else array for array in self._session.run(names, feeds)]
+        values, lower, upper, error = results if confidence is not None else (results[0], None, None, None)
+        return Explanation(
+            values=values,
+            base_values=base[..., 0] if single else base,
+            feature_names=facts.players,
+            data=X,
+            output_names=facts.output_names,
+            outputs=known[..., 0] if single else known,
+            seconds=perf_counter() - started,
+            method="cortx",
+            lower_bounds=lower,
+            upper_bounds=upper,
+            error_bound=error,
+            confidence=confidence,
+            refined=None if confidence is None else np.zeros(len(values), dtype=bool),
+        )
+
+    def references(self, X: Any) -> npt.NDArray[np.float32]:
+        """What every image is compared with, in the shape of the images: ask the model for its output there."""
+        facts, images = self.facts, self.facts.seen.read(plain(X))
+        if facts.own_reference is None or not isinstance(facts.seen.schema, ImageSchema):
+            raise InputError("only images that are their own references have them; here base_values stand for all")
+        nothing = np.zeros((len(images), len(facts.base_values)))
+        feeds = {"rows": images.matrix, "outputs": nothing, "empty": nothing}
+        made: npt.NDArray[np.float32] = self._session.run(["references"], feeds)[0]
+        return made.reshape(len(images), *facts.seen.schema.shape)
+
+    def _given_empty(self, empty: Any, shape: tuple[int, int]) -> Array:
+        if empty is None:
+            raise InputError(
+                f"the reference {self.facts.own_reference!r} is made from each image, so explaining needs empty=: "
+                "the model's outputs for explainer.references(images)"
+            )
+        return given_outputs(empty, shape, f"{self.facts.output} of references", "empty")
+
+    def _factors(self, confidence: float) -> tuple[Array, Array]:
+        if self.facts.calibration is None:
+            why = "was exported without bounds"
+            if self.facts.int8 is not None:
+                why = "is int8, and bounds are calibrated for float32"
+            raise InputError(f"this portable explainer {why}; export a calibrated one with to_onnx(folder)")
+        return self.facts.calibration.factors(confidence)
+
+    def __repr__(self) -> str:
+        kind = "images" if isinstance(self.schema, ImageSchema) else f"{len(self.schema.columns)} columns"
+        return f"Portable({kind}, {len(self.players)} players, {len(self.base_values)} outputs)"
