@@ -104,7 +104,9 @@ def read_table(
     if isinstance(data, Mapping):
         raise InputError(f"{what} is a dict; give a frame (for example pandas.DataFrame([row])) or an array")
     data = plain(data)
-    if isinstance(data, np.ndarray):
+    if isinstance(data, Table):
+        table = _read_again(data, schema, what)
+    elif isinstance(data, np.ndarray):
         table = _read_array(data, schema, frozenset(categorical), what)
     else:
         table = _read_frame(data, schema, frozenset(categorical), what)
@@ -117,6 +119,15 @@ def read_table(
             f"{what} has infinite values: column {table.schema.names[columns[0]]!r}, row {rows[0]} "
             f"({infinite.sum()} in all); replace them by a large number or a missing value"
         )
+    return table
+
+
+def _read_again(table: Table, schema: Schema | None, what: str) -> Table:
+    """Rows that were read already; their codes must be those of the schema, which they may only have added to."""
+    pairs = [] if schema is None else list(zip(table.schema.columns, schema.columns, strict=False))
+    same = all(c.name == k.name and c.values[: len(k.values)] == k.values for c, k in pairs)
+    if schema is not None and (len(table.schema.columns) != len(schema.columns) or not same):
+        raise InputError(f"{what} was read with another schema; read it again, or give it as a frame")
     return table
 
 

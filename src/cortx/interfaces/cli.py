@@ -11,7 +11,9 @@ import typer
 from cortx import __version__
 from cortx.errors import CortxError, InputError
 from cortx.interfaces import paper
+from cortx.interfaces.export import export
 from cortx.interfaces.files import TABLE_ENDINGS, load_model, read_file, replace_whole, write_file
+from cortx.interfaces.server.command import serve
 from cortx.interfaces.show import show_evaluation, show_fit
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ app = typer.Typer(
     name="cortx",
     help="Explain every prediction of any tabular model in one forward pass.\n\n"
     "Start with [bold]cortx demo[/bold], then [bold]fit[/bold] an explainer for your own model, "
-    "[bold]explain[/bold] tables with it, and [bold]evaluate[/bold] how close it is.",
+    "[bold]explain[/bold] tables with it, [bold]evaluate[/bold] how close it is, and [bold]serve[/bold] it.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -376,6 +378,10 @@ def demo(
     from cortx.interfaces.demo import run
 
     run(out, fast=fast)
+
+
+app.command()(export)
+app.command()(serve)
 
 
 # Columns -----------------------------------------------------------------------------------------------------

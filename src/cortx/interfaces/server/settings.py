@@ -1,0 +1,93 @@
+"""What a server is told when it starts."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cortx.errors import InputError
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits and addresses of one server; what cannot work is refused when it is built."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    allow_public: bool = False
+    confidence: float | None = 0.9
+    """Of the bounds that an answer has unless its request says otherwise; None for none."""
+    max_queue: int = 8_192
+    """Rows of one model that may wait or be worked on; past it requests are refused with 429."""
+    max_rows: int = 1_024
+    """Rows of one request."""
+    max_body: int = 8 * MIB
+    deadline: float = 30.0
+    """Seconds in which an accepted request is answered or refused; a request may ask for less."""
+    body_seconds: float = 10.0
+    """Seconds in which a request must have arrived whole."""
+    drain_seconds: float = 30.0
+    """Seconds that a stopping server takes at most to answer what it accepted."""
+    watch_seconds: float = 1.0
+    audit: float = 0.0
+    """The share of requests that is explained again in the background."""
+    audit_cpu: float = 0.1
+    threads: int = 1
+    """Threads of one forward pass."""
+    log_requests: bool = False
+
+    def __post_init__(self) -> None:
+        least = {"max_queue": 1, "max_rows": 1, "max_body": 1_024, "threads": 1}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise InputError(f"--{name.replace('_', '-')} must be at least {low}, got {getattr(self, name)}")
+        for name in ("deadline", "body_seconds", "drain_seconds", "watch_seconds", "audit_cpu"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.port <= 65_535:
+            raise InputError(f"--port must be between 0 and 65535, got {self.port}")
+        if not 0 <= self.audit <= 1:
+            raise InputError(f"--audit must be a share between 0 and 1, got {self.audit}")
+        if self.confidence is not None and not 0 < self.confidence < 1:
+            raise InputError(f"--confidence must be between 0 and 1, got {self.confidence}")
+        if not self.loopback and not self.tokens and not self.allow_public:
+            raise InputError(
+                f"--host {self.host} can be reached from other machines, so requests need tokens: give --token-file, "
+                "or the variable CORTX_TOKENS; --allow-public serves everybody who can reach it"
+            )
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def read_tokens(file: Path | None, variable: str | None) -> tuple[str, ...]:
+    """Tokens of a file, one a line, and of a variable, with spaces or commas between them."""
+    found: list[str] = []
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--token-file {file} cannot be read: {error}") from error
+        found += [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if not found:
+            raise InputError(f"--token-file {file} holds no token; write one a line")
+    found += (variable or "").replace(",", " ").split()
+    for token in found:
+        if len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token:
+            raise InputError("a token must have at least 8 characters, all of them printable ASCII without spaces")
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,600 @@
+"""A real server in a process of its own, asked over loopback by clients that nobody here wrote, and by rude ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.integration.test_server_world import Running, World, ask, read_answer, request_bytes, serving
+
+import cortx
+
+pytestmark = pytest.mark.slow
+MANY = 1_000
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("server"))
+
+
+@pytest.fixture(scope="module")
+def server(world: World) -> Iterator[Running]:
+    with serving(world, "--max-body", "200000", "--max-rows", "200", "--body-seconds", "1.5") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as made:
+        yield made
+        assert made.get("/v2/health/ready").status_code == 200, "the next request is served"
+
+
+def check_answer(world: World, record: dict[str, Any], item: dict[str, Any]) -> None:
+    """The answer is this record's: its prediction, and attributions that add up to it."""
+    for value, (name, predicted) in zip(world.outputs(record), item["prediction"].items(), strict=True):
+        assert predicted == pytest.approx(value, abs=1e-9)
+        total = sum(item["attributions"][name].values())
+        assert item["base_values"][name] + total == pytest.approx(predicted, abs=1e-6)
+
+
+# Answers ------------------------------------------------------------------------------------------------------
+
+
+def test_friendly_answers_are_the_librarys(world: World, client: httpx.Client) -> None:
+    records = [world.record(i) for i in range(7)]
+    answer = client.post("/explain", json={"records": records, "confidence": 0.8, "top": 2, "output": "1"}).json()
+    expected = world.explainer.explain(world.module.wines[:7], confidence=0.8)
+    names = expected.feature_names
+    assert answer["model"] == "wine"
+    for i, item in enumerate(answer["explanations"]):
+        check_answer(world, records[i], item)
+        for k in range(3):
+            values = [item["attributions"][str(k)][name] for name in names]
+            np.testing.assert_allclose(values, expected.values[i, :, k], atol=1e-6)
+            bounds = np.array([item["bounds"][str(k)][name] for name in names])
+            assert expected.lower_bounds is not None
+            np.testing.assert_allclose(bounds[:, 0], expected.lower_bounds[i, :, k], atol=1e-5)
+            magnitudes = [abs(item["attributions"][str(k)][name]) for name in item["ranking"][str(k)]]
+            assert magnitudes == sorted(magnitudes, reverse=True)
+        assert item["confidence"] == 0.8
+        assert item["outputs_known"] is True
+        reasons = expected[i].reason_codes(2, output=1)[0]
+        assert [reason["feature"] for reason in item["reasons"]] == [reason.feature for reason in reasons]
+        assert item["reasons"][0]["text"] in expected[i].reason_codes(2, output=1).text(0)
+
+
+def test_kserve_v1(world: World, client: httpx.Client) -> None:
+    record = world.record(3)
+    assert client.get("/v1/models").json() == {"models": ["wine"]}
+    assert client.get("/v1/models/wine").json() == {"name": "wine", "ready": True}
+    as_list = list(record.values())
+    answer = client.post("/v1/models/wine:explain", json={"instances": [record, as_list]}).json()["explanations"]
+    check_answer(world, record, answer[0])
+    assert answer[0] == answer[1]
+    predicted = client.post("/v1/models/wine:predict", json={"instances": [record]}).json()["predictions"]
+    assert predicted == [pytest.approx(world.outputs(record))]
+
+
+def test_outputs_that_come_along_are_taken(world: World, client: httpx.Client) -> None:
+    outputs = [[0.2, 0.3, 0.5]]
+    answer = client.post("/explain", json={"records": [world.record()], "outputs": outputs}).json()
+    assert list(answer["explanations"][0]["prediction"].values()) == outputs[0]
+    wrong = client.post("/explain", json={"records": [world.record()], "outputs": [[0.2]]})
+    assert wrong.status_code == 400
+    assert "[1, 3]" in wrong.json()["error"]
+
+
+def test_description(world: World, client: httpx.Client) -> None:
+    about = client.get("/models/wine").json()
+    columns = {column["name"]: column for column in about["columns"]}
+    assert columns["colour"]["kind"] == "category"
+    assert set(columns["colour"]["categories"]) == {"dark", "light", "pale"}
+    assert columns["bottles"]["whole"] is True
+    assert columns["ash"]["missing"] is True
+    assert columns["alcohol"]["missing"] is False
+    assert columns["alcohol"]["low"] == pytest.approx(world.module.wines["alcohol"][:130].min())
+    assert about["players"] == list(world.module.wines.columns)
+    assert about["confidence"]["highest"] < 1
+    example = about["examples"][0]["record"]
+    assert client.post("/explain", json={"records": [example]}).status_code == 200
+
+
+def test_tritonclient(world: World, server: Running) -> None:
+    triton = pytest.importorskip("tritonclient.http")
+    from tritonclient.utils import InferenceServerException
+
+    with triton.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("wine")
+        assert not client.is_model_ready("beer")
+        version = client.get_model_metadata("wine")["versions"][0]
+        assert client.is_model_ready("wine", version)
+        metadata = client.get_model_metadata("wine")
+        rows = world.module.wines[1:6]
+        for binary in (True, False):
+            inputs = []
+            for item in metadata["inputs"]:
+                kind = object if item["datatype"] == "BYTES" else np.float64
+                array = rows[[item["name"]]].to_numpy(dtype=kind)
+                tensor = triton.InferInput(item["name"], list(array.shape), item["datatype"])
+                tensor.set_data_from_numpy(array, binary_data=binary)
+                inputs.append(tensor)
+            wanted = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("values", "ranking")]
+            result = client.infer("wine", inputs, outputs=wanted, request_id="seven")
+            expected = world.explainer.explain(rows)
+            assert result.get_response()["id"] == "seven"
+            np.testing.assert_allclose(result.as_numpy("values"), expected.values, atol=1e-6)
+            assert result.as_numpy("ranking").shape == expected.values.shape
+            everything = client.infer("wine", inputs, model_version=version)
+            assert everything.as_numpy("lower_bounds").shape == expected.values.shape
+            np.testing.assert_allclose(everything.as_numpy("prediction"), world.module.model(rows), atol=1e-9)
+        with pytest.raises(InferenceServerException, match="no model"):
+            client.infer("beer", inputs)
+        with pytest.raises(InferenceServerException, match="lacks the tensor"):
+            client.infer("wine", inputs[:2])
+        with pytest.raises(InferenceServerException, match="not served"):
+            client.infer("wine", inputs, model_version="2")
+
+
+def _try(operation: Any, mode: Any, checks: list[Any], settings: Any) -> int:
+    """Requests of one kind to one route, all of whose answers must pass; how many there were."""
+    import hypothesis
+
+    count = 0
+    try:
+        strategy = operation.as_strategy(generation_mode=mode)
+
+        @settings
+        @hypothesis.given(case=strategy)
+        def conforms(case: Any) -> None:
+            nonlocal count
+            count += 1
+            case.call_and_validate(checks=checks)
+
+        conforms()
+    except hypothesis.errors.Unsatisfiable:  # a route with nothing to negate
+        pass
+    return count
+
+
+def test_openapi_document_holds(server: Running) -> None:
+    schemathesis = pytest.importorskip("schemathesis")
+    import hypothesis
+    from schemathesis import checks
+
+    # Too many rows are refused with 413, which is not among the statuses that it expects by itself.
+    rejected = {"negative_data_rejection": {"expected-statuses": [400, 404, 405, 413]}}
+    config = schemathesis.Config.from_dict({"checks": rejected})
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json", config=config)
+    chosen = [
+        checks.not_a_server_error,
+        *(check for check in schemathesis.checks.CHECKS.get_all() if check.__name__ in {
+            "status_code_conformance", "content_type_conformance", "response_schema_conformance",
+            "negative_data_rejection", "positive_data_acceptance", "unsupported_method",
+        }),
+    ]  # fmt: skip
+    settings = hypothesis.settings(
+        max_examples=40, deadline=None, derandomize=True, database=None,
+        suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
+    )  # fmt: skip
+    operations = [item.ok() for item in schema.get_all_operations()]
+    tried: dict[tuple[str, str], int] = {}
+    for operation in operations:
+        # The data of a tensor must fit its shape, which a schema cannot say.
+        excluded = {"positive_data_acceptance"} if operation.path.endswith("/infer") else set()
+        wanted = [check for check in chosen if check.__name__ not in excluded]
+        for mode in schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE:
+            tried[operation.path, mode.value] = _try(operation, mode, wanted, settings)
+    for path in ("/explain", "/v1/models/wine:explain", "/v1/models/wine:predict", "/v2/models/wine/infer"):
+        assert tried[path, "positive"] > 10
+        assert tried[path, "negative"] > 10
+
+
+# Rude clients -------------------------------------------------------------------------------------------------
+
+
+def bad_bodies(world: World) -> dict[str, tuple[bytes, int, str]]:
+    def changed(**changes: Any) -> bytes:
+        return json.dumps({"records": [world.record(**changes)]}).encode()
+
+    record = world.record()
+    lacking = {name: value for name, value in record.items() if name != "acid"}
+    return {
+        "nothing": (b"", 400, "not JSON"),
+        "half": (b'{"records": [', 400, "not JSON"),
+        "no utf-8": (b'{"records": ["\xff"]}', 400, "not JSON"),
+        "NaN": (json.dumps({"records": [{**record, "acid": math.nan}]}).encode(), 400, "not JSON"),
+        "infinity": (b'{"records": [{"acid": 1e999}]}', 400, "not JSON"),
+        "deep": (b"[" * 100_000, 400, "not JSON"),
+        "deep value": (json.dumps({"records": [{**record, "acid": [[[[1]]]]}]}).encode(), 400, "'acid'"),
+        "a list": (b"[]", 400, "object"),
+        "unknown field": (b'{"rows": []}', 400, "'rows'"),
+        "no records": (b'{"records": []}', 400, "at least one"),
+        "null records": (b'{"records": null}', 400, "null"),
+        "text for a number": (changed(acid="secret"), 400, "'acid' must be a number, got text"),
+        "true for a number": (changed(acid=True), 400, "'acid'"),
+        "number for a category": (changed(colour=7), 400, "'colour'"),
+        "unseen category": (changed(colour="secret"), 400, "never saw"),
+        "missing": (changed(acid=None), 400, "'acid' is missing"),
+        "huge whole number": (changed(bottles=2**60), 400, "'bottles'"),
+        "lacks a column": (json.dumps({"records": [lacking]}).encode(), 400, "lacks the column 'acid'"),
+        "unknown column": (changed(vintage=1990), 400, "'vintage'"),
+        "unknown model": (json.dumps({"model": "beer", "records": [record]}).encode(), 404, "no model"),
+        "traversal": (json.dumps({"model": "../wine.cortx", "records": [record]}).encode(), 404, "no model"),
+        "confidence": (json.dumps({"records": [record], "confidence": 0.9999}).encode(), 400, "confidence"),
+        "top": (json.dumps({"records": [record], "top": -1}).encode(), 400, "top"),
+        "output": (json.dumps({"records": [record], "output": "4"}).encode(), 400, "output"),
+        "rows": (json.dumps({"records": [record] * 201}).encode(), 413, "201 rows"),
+        "bytes": (b" " * 200_001, 413, "larger than 200,000 bytes"),
+        "images": (b'{"images": [[[1]]]}', 400, "records"),
+    }
+
+
+def test_bad_bodies_are_refused_and_the_next_is_served(world: World, client: httpx.Client) -> None:
+    good = {"records": [world.record(5)]}
+    for name, (body, status, text) in bad_bodies(world).items():
+        answer = client.post("/explain", content=body)
+        assert answer.status_code == status, (name, answer.text)
+        assert text in answer.json()["error"], (name, answer.text)
+        assert "secret" not in answer.text
+        assert "/" not in answer.json()["error"].replace("GET /models", ""), "no path leaks"
+        check_answer(world, world.record(5), client.post("/explain", json=good).json()["explanations"][0])
+
+
+def test_huge_bodies_without_a_length(client: httpx.Client) -> None:
+    answer = client.post("/explain", content=(b" " * 50_000 for _ in range(20)))
+    assert answer.status_code == 413
+
+
+def test_wrong_methods_and_paths(client: httpx.Client) -> None:
+    for path in ("/explain", "/v1/models/wine:explain", "/v2/models/wine/infer"):
+        answer = client.get(path)
+        assert answer.status_code == 405
+        assert answer.headers["allow"] == "POST"
+    assert client.post("/models").status_code == 405
+    assert client.get("/nowhere").json().keys() == {"error"}
+    for name in ("beer", "..%2f..%2fetc%2fpasswd", "%2e%2e%2fwine.cortx", "wine.cortx", "wine%2f..%2fwine"):
+        for path in (f"/models/{name}", f"/v1/models/{name}", f"/v2/models/{name}", f"/page/{name}"):
+            assert client.get(path).status_code == 404, path
+        assert client.post(f"/v1/models/{name}:explain", json={}).status_code == 404
+        assert client.post(f"/v2/models/{name}/infer", json={}).status_code == 404
+    for path in ("/page/../../settings.py", "/page/..", "/models/..", "/v1/models/../../wine"):  # clients tidy these up
+        with socket.create_connection(("127.0.0.1", client.base_url.port), 10) as plain:
+            plain.sendall(request_bytes(path, b"", "GET"))
+            assert b" 404 " in plain.recv(4_096), path
+
+
+def test_rude_connections(world: World, server: Running, client: httpx.Client) -> None:
+    whole = request_bytes("/explain", {"records": [world.record()]})
+    for start in (b"", b"POST /explain HTTP/1.1\r\nhost: local", whole[:-20]):
+        with socket.create_connection(("127.0.0.1", server.port), 10) as slow:
+            slow.sendall(start)
+            slow.settimeout(10)
+            answer = slow.recv(4_096)
+            assert (b" 408 " in answer) if start else (answer == b"")
+            assert b"traceback" not in answer.lower()
+    for part in (whole[:30], whole[:-20], whole):  # gone before the answer, or before the request is whole
+        with socket.create_connection(("127.0.0.1", server.port), 10) as gone:
+            gone.sendall(part)
+    for garbage in (b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 200_000):
+        with socket.create_connection(("127.0.0.1", server.port), 10) as rude:
+            rude.sendall(garbage)
+            rude.settimeout(10)
+            first = rude.recv(4_096)
+            assert first[9:12] in (b"400", b"431", b"408")
+    assert client.post("/explain", json={"records": [world.record()]}).status_code == 200
+
+
+def test_pipelined_requests_are_answered_in_order(world: World, server: Running) -> None:
+    records = [world.record(i) for i in range(20)]
+
+    async def pipelined() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"".join(request_bytes("/explain", {"records": [record]}) for record in records))
+        for record in records:
+            status, answer = await read_answer(reader)
+            assert status == 200
+            check_answer(world, record, answer["explanations"][0])
+        writer.close()
+
+    asyncio.run(pipelined())
+
+
+def test_headers_metrics_logs_and_documents(world: World, server: Running, client: httpx.Client) -> None:
+    client.post("/explain", json={"records": [world.record(alcohol=12.3456789)]})
+    text = client.get("/metrics").text
+    assert 'request_explain_seconds_bucket{le="+Inf",model="wine"}' in text
+    for name in ("cortx_batch_rows_count", "cortx_queue_rows", "cortx_rejected_total", "cortx_model_evaluations_total",
+                 "cortx_model_version{", "request_predict_seconds_count"):  # fmt: skip
+        assert name in text
+    assert "12.3456789" not in server.errors.read_text()
+    assert all("event" in line for line in server.logs())
+    page = client.get("/")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert page.headers["referrer-policy"] == "no-referrer"
+    docs = client.get("/docs").text
+    assert "/v1/models/{name}:explain" in docs
+    assert "wine" not in docs
+    assert "http://" not in docs.replace("http://HOST:PORT", "")
+    assert "https://" not in docs
+    # A name that leads here from a foreign page is not answered to.
+    assert client.get("/models", headers={"host": "evil.example"}).status_code == 403
+
+
+def test_the_models_failure_is_its_own(world: World, client: httpx.Client, server: Running) -> None:
+    answer = client.post("/explain", json={"records": [world.record(alcohol=world.module.FAILS)]})
+    assert answer.status_code == 500
+    assert "ValueError" in answer.json()["error"]
+    assert "secret" not in answer.text
+    assert "secret" not in server.errors.read_text()
+    assert any(line["event"] == "model_failed" for line in server.logs())
+
+
+def test_deadlines(world: World, client: httpx.Client) -> None:
+    slow = {"records": [world.record(alcohol=world.module.WAITS)]}
+    assert client.post("/explain", json=slow, headers={"x-deadline": "0.3"}).status_code == 504
+    assert client.post("/explain", json=slow, headers={"x-deadline": "soon"}).status_code == 400
+    assert client.get("/v2/health/live").status_code == 200
+
+
+# Many at once -------------------------------------------------------------------------------------------------
+
+
+def many_records(world: World, n: int = MANY) -> list[dict[str, Any]]:
+    """Rows that no two requests share."""
+    return [world.record(i, alcohol=11 + 4 * i / n) for i in range(n)]
+
+
+async def ask_all(port: int, bodies: list[Any], paths: list[str], between: Any = None) -> list[Any]:
+    """Each on a connection of its own, all written before any answer is read."""
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in bodies]
+    for (_, writer), body, path in zip(opened, bodies, paths, strict=True):
+        writer.write(request_bytes(path, body))
+    reading = [asyncio.ensure_future(read_answer(reader)) for reader, _ in opened]
+    if between is not None:
+        await between()
+    answers = await asyncio.gather(*reading, return_exceptions=True)
+    for _, writer in opened:
+        writer.close()
+    return answers
+
+
+def test_a_thousand_in_flight_while_the_model_raises(world: World, server: Running) -> None:
+    records = many_records(world)
+    for i in range(0, MANY, 50):
+        records[i]["alcohol"] = world.module.FAILS
+    answers = asyncio.run(ask_all(server.port, [{"records": [r]} for r in records], ["/explain"] * MANY))
+    for i, (record, (status, answer)) in enumerate(zip(records, answers, strict=True)):
+        if i % 50 == 0:
+            assert status == 500
+            assert "ValueError" in answer["error"]
+        else:
+            assert status == 200, answer
+            check_answer(world, record, answer["explanations"][0])
+
+
+def test_mixed_requests_get_their_own_answers(world: World, server: Running) -> None:
+    records = many_records(world, 300)
+    bodies: list[Any] = []
+    for i, record in enumerate(records):
+        level = (None, 0.5, 0.8)[i % 3]
+        bodies.append(
+            {"instances": [record]} if i % 4 == 1 else {"records": [record], "confidence": level, "top": i % 5}
+        )
+    paths = ["/v1/models/wine:predict" if i % 4 == 1 else "/explain" for i in range(300)]
+    answers = asyncio.run(ask_all(server.port, bodies, paths))
+    for i, (record, (status, answer)) in enumerate(zip(records, answers, strict=True)):
+        assert status == 200
+        if i % 4 == 1:
+            assert answer["predictions"][0] == pytest.approx(world.outputs(record))
+            continue
+        item = answer["explanations"][0]
+        check_answer(world, record, item)
+        assert item["confidence"] == bodies[i]["confidence"]
+        assert (item["bounds"] is None) == (bodies[i]["confidence"] is None)
+        assert len(item["reasons"]) == min(i % 5, 6)
+
+
+def test_a_thousand_in_flight_when_sigterm_comes(world: World) -> None:
+    records = [
+        {**record, "acid": world.module.SLOW} for record in many_records(world)
+    ]  # each batch takes a third of a second
+    with serving(world) as server:
+
+        async def stop() -> None:
+            await asyncio.sleep(0.4)
+            server.terminate()
+
+        answers = asyncio.run(ask_all(server.port, [{"records": [r]} for r in records], ["/explain"] * MANY, stop))
+        assert server.stop() == 0
+    lost = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert not lost, f"{len(lost)} of {MANY} were lost: {lost[:3]!r}"
+    for record, (status, answer) in zip(records, answers, strict=True):
+        assert status == 200, answer
+        check_answer(world, record, answer["explanations"][0])
+    assert [line["event"] for line in server.logs()][-1] == "stopped"
+
+
+def test_a_drain_is_bounded(world: World) -> None:
+    with serving(world, "--drain", "1") as server:
+
+        async def stuck() -> tuple[int, Any]:
+            asked = asyncio.ensure_future(
+                ask(server.port, "/explain", {"records": [world.record(alcohol=world.module.WAITS)]})
+            )
+            await asyncio.sleep(0.4)
+            server.terminate()
+            return await asked
+
+        status, answer = asyncio.run(stuck())
+        assert status == 503
+        assert "stopped" in answer["error"]
+        assert server.stop() == 0
+
+
+def test_a_thousand_requests_while_an_artifact_is_replaced(world: World) -> None:
+    folder = world.folder / "swapped.cortx"
+    shutil.copytree(world.artifact, folder)
+    newer = world.make("newer.cortx", seed=1)
+    explainers = [world.explainer, cortx.load(newer, world.module.model)]
+    records = many_records(world)
+    with serving(world, artifacts=(folder,)) as server, httpx.Client(base_url=server.url) as client:
+        before = client.get("/models").json()["models"][0]["version"]
+        answers: list[tuple[int, Any]] = [(0, None)] * MANY
+        swapped_at = MANY // 4
+
+        async def some(start: int) -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            for i in range(start, MANY, 50):
+                if i // 50 == swapped_at // 50 and start == 0:
+                    cortx.load(newer).save(folder)
+                writer.write(request_bytes("/explain", {"records": [records[i]]}))
+                answers[i] = await read_answer(reader)
+                await asyncio.sleep(0.2)
+            writer.close()
+
+        async def everything() -> None:
+            await asyncio.gather(*(some(start) for start in range(50)))
+
+        asyncio.run(everything())
+        after = client.get("/models").json()["models"][0]["version"]
+        assert after != before
+        assert f'version="{after}"' in client.get("/metrics").text
+        assert any(line["event"] == "swapped" for line in server.logs())
+    assert {answer["version"] for _, answer in answers} == {before, after}
+    for record, (status, answer) in zip(records, answers, strict=True):
+        assert status == 200
+        check_answer(world, record, answer["explanations"][0])
+    frame = world.module.wines[:0].reindex(range(MANY))
+    for column in frame.columns:
+        frame[column] = [record[column] for record in records]
+    frame = frame.astype({"alcohol": float, "acid": float, "ash": float, "alkalinity": float})
+    for version, explainer in zip((before, after), explainers, strict=True):
+        own = [i for i, (_, answer) in enumerate(answers) if answer["version"] == version]
+        expected = explainer.explain(frame.iloc[own]).values
+        found = [
+            [[answers[i][1]["explanations"][0]["attributions"][str(k)][name] for k in range(3)]
+             for name in world.module.wines.columns]
+            for i in own
+        ]  # fmt: skip
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_broken_version_is_not_served(world: World) -> None:
+    folder = world.folder / "broken.cortx"
+    shutil.copytree(world.artifact, folder)
+    with serving(world, artifacts=(folder,)) as server, httpx.Client(base_url=server.url, timeout=20) as client:
+        before = client.get("/models").json()["models"][0]
+
+        def wait_for(found: Any) -> None:
+            until = time.monotonic() + 20
+            while not found():
+                assert time.monotonic() < until
+                time.sleep(0.2)
+
+        text = (folder / "manifest.json").read_text()
+        (folder / "manifest.json").write_text(text[: len(text) // 2])
+        wait_for(lambda: client.get("/models").json()["models"][0]["failure"])
+        now = client.get("/models").json()["models"][0]
+        assert now["version"] == before["version"]
+        assert str(folder) not in now["failure"]
+        assert 'cortx_failed_versions_total{model="broken"} 1.0' in client.get("/metrics").text
+        assert client.post("/explain", json={"records": [world.record()]}).status_code == 200
+        # Another model's artifact is refused by its fingerprint.
+        other = world.make("other.cortx", seed=0, function="single")
+        for file in other.iterdir():
+            shutil.copy(file, folder / file.name)
+        wait_for(lambda: 'cortx_failed_versions_total{model="broken"} 1.0' not in client.get("/metrics").text)
+        assert client.get("/models").json()["models"][0]["version"] == before["version"]
+        (folder / "manifest.json").write_text(text)
+        wait_for(lambda: client.get("/models").json()["models"][0]["failure"] is None)
+        assert client.post("/explain", json={"records": [world.record()]}).status_code == 200
+
+
+def test_a_full_queue_refuses(world: World) -> None:
+    with serving(world, "--max-queue", "20") as server:
+        records = [world.record(i, acid=world.module.SLOW) for i in range(100)]
+        answers = asyncio.run(ask_all(server.port, [{"records": [r]} for r in records], ["/explain"] * 100))
+        statuses = [status for status, _ in answers]
+        assert set(statuses) == {200, 429}
+        assert statuses.count(200) >= 20
+        for record, (status, answer) in zip(records, answers, strict=True):
+            if status == 200:
+                check_answer(world, record, answer["explanations"][0])
+            else:
+                assert "wait" in answer["error"]
+        with httpx.Client(base_url=server.url) as client:
+            assert 'cortx_rejected_total{model="wine",reason="queue"}' in client.get("/metrics").text
+            assert client.post("/explain", json={"records": [world.record()]}).status_code == 200
+
+
+# Who may ask --------------------------------------------------------------------------------------------------
+
+
+def test_tokens(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("# for the page\nfirst-token\nsecond-token\n")
+    body = {"records": [world.record()]}
+    with serving(world, "--token-file", str(file), tokens="third-token") as server:
+        with httpx.Client(base_url=server.url) as client:
+            for token in ("first-token", "second-token", "third-token"):
+                bearer = {"authorization": f"Bearer {token}"}
+                assert client.post("/explain", json=body, headers=bearer).status_code == 200
+            refused = [
+                {},
+                {"authorization": "Bearer wrong-token"},
+                {"authorization": "Bearer first-token2"},
+                {"authorization": "Bearer first-toke"},
+                {"authorization": "Bearer"},
+                {"authorization": "first-token"},
+                {"authorization": "Basic first-token"},
+                {"cookie": "token=first-token; authorization=Bearer first-token"},
+                {"x-authorization": "Bearer first-token"},
+            ]
+            for headers in refused:
+                for path in ("/explain?token=first-token&access_token=first-token", "/v1/models/wine:explain"):
+                    answer = client.post(path, json=body, headers=headers)
+                    assert answer.status_code == 401, headers
+                    assert answer.headers["www-authenticate"].startswith("Bearer")
+                    assert "token" in answer.json()["error"] or "Bearer" in answer.json()["error"]
+                for path in ("/models", "/models/wine", "/metrics", "/openapi.json", "/v2", "/v2/models/wine",
+                             "/v1/models", "/nowhere", "/models/beer"):  # fmt: skip
+                    assert client.get(path, headers=headers).status_code == 401, path
+            for path in ("/", "/docs", "/v2/health/live", "/v2/health/ready"):
+                assert client.get(path).status_code == 200
+            twice = [("authorization", "Bearer first-token"), ("authorization", "Bearer wrong-token")]
+            assert client.post("/explain", json=body, headers=twice).status_code == 401
+            document = client.get("/openapi.json", headers={"authorization": "Bearer first-token"}).json()
+            assert document["paths"]["/explain"]["post"]["security"] == [{"token": []}]
+        assert "first-token" not in server.errors.read_text()
+
+
+def test_without_a_model_outputs_are_guessed_or_given(world: World) -> None:
+    with serving(world, model=False) as server, httpx.Client(base_url=server.url) as client:
+        record = world.record()
+        guessed = client.post("/explain", json={"records": [record]}).json()["explanations"][0]
+        assert guessed["outputs_known"] is False
+        assert guessed["bounds"] is None
+        known = client.post("/explain", json={"records": [record], "outputs": [world.outputs(record)]}).json()
+        check_answer(world, record, known["explanations"][0])
+        assert known["explanations"][0]["outputs_known"] is True
+        assert known["explanations"][0]["bounds"] is not None
+        assert client.post("/explain", json={"records": [record], "confidence": 0.5}).status_code == 400
+        assert client.post("/v1/models/wine:predict", json={"instances": [record]}).status_code == 400
+        assert client.get("/models/wine").json()["has_model"] is False

@@ -1,0 +1,113 @@
+"""The queue in front of a model: what arrives together goes together, and everybody gets their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cortx.interfaces.server.batcher import Batcher
+from cortx.interfaces.server.http import HttpError
+
+
+class Doubler:
+    """Doubles numbers, keeps its batches, and waits while it is told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.free = threading.Event()
+        self.free.set()
+
+    def __call__(self, works: Sequence[int]) -> list[Any]:
+        self.free.wait(10)
+        self.batches.append(list(works))
+        return [HttpError(500, "seven") if work == 7 else 2 * work for work in works]
+
+
+@pytest.mark.parametrize("inline", [0.0, 100.0])
+def test_everybody_gets_their_own(inline: float) -> None:
+    run = Doubler()
+    batcher: Batcher[int] = Batcher(run, max_queue=10_000, max_batch=64, inline_seconds=inline)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(batcher.submit(i, 1, 10) for i in range(500)), return_exceptions=True)
+
+    answers = asyncio.run(main())
+    assert [i for i, answer in enumerate(answers) if isinstance(answer, HttpError)] == [7]
+    assert [answer for i, answer in enumerate(answers) if i != 7] == [2 * i for i in range(500) if i != 7]
+    assert max(map(len, run.batches)) == 64
+    assert [work for batch in run.batches for work in batch] == list(range(500))
+    assert batcher.queued_rows == 0
+
+
+def test_what_arrives_while_it_works_gathers() -> None:
+    run = Doubler()
+    batcher: Batcher[int] = Batcher(run, max_queue=100, max_batch=64)
+
+    async def main() -> None:
+        run.free.clear()
+        first = batcher.submit(1, 1, 10)
+        await asyncio.sleep(0.05)
+        later = [batcher.submit(i, 1, 10) for i in range(10, 20)]
+        run.free.set()
+        await asyncio.gather(first, *later)
+
+    asyncio.run(main())
+    assert run.batches == [[1], list(range(10, 20))]
+
+
+def test_a_full_queue_refuses_and_a_lone_request_never_is() -> None:
+    run = Doubler()
+    batcher: Batcher[int] = Batcher(run, max_queue=10, max_batch=64)
+
+    async def main() -> None:
+        run.free.clear()
+        large = batcher.submit(1, 50, 10)
+        with pytest.raises(HttpError) as caught:
+            batcher.submit(2, 1, 10)
+        assert caught.value.status == 429
+        assert dict(caught.value.headers)[b"retry-after"].isdigit()
+        run.free.set()
+        assert await large == 2
+        assert await batcher.submit(3, 10, 10) == 6
+
+    asyncio.run(main())
+
+
+def test_deadlines_and_abort_do_not_wait_for_the_worker() -> None:
+    run = Doubler()
+    batcher: Batcher[int] = Batcher(run, max_queue=100, max_batch=64)
+
+    async def main() -> None:
+        run.free.clear()
+        running, waiting = batcher.submit(1, 1, 0.1), batcher.submit(2, 1, 60)
+        with pytest.raises(HttpError) as caught:
+            await running
+        assert caught.value.status == 504
+        last = batcher.submit(3, 1, 60)
+        batcher.abort(HttpError(503, "stopping"))
+        for future in (waiting, last):
+            with pytest.raises(HttpError, match="stopping"):
+                await future
+        run.free.set()
+        assert await batcher.submit(4, 1, 10) == 8
+        assert batcher.queued_rows == 0
+
+    asyncio.run(main())
+
+
+def test_a_failure_of_the_runner_itself_is_everybodys_error() -> None:
+    def broken(works: Sequence[int]) -> list[Any]:
+        raise KeyboardInterrupt
+
+    batcher: Batcher[int] = Batcher(broken, max_queue=100, max_batch=64)
+
+    async def main() -> None:
+        for answer in await asyncio.gather(*(batcher.submit(i, 1, 10) for i in range(3)), return_exceptions=True):
+            assert isinstance(answer, HttpError)
+            assert answer.status == 500
+
+    asyncio.run(main())
