@@ -96,7 +96,7 @@ def evaluate(
     attached._attach(fitted, game)
     predicted = attached.explain(some, confidence=None if calibration is None else confidence)
     truth = replace(truth, output_names=predicted.output_names)  # a changed model may call its outputs otherwise
-    seen = _compare(attached, predicted, truth)
+    seen = compare(attached, predicted, truth)
     measures = _measures(predicted, truth, seen, 1 / throughput(attached.explain, some))
     coverage = bounds = covered = None
     levels: tuple[Level, ...] = ()
@@ -141,7 +141,7 @@ def usual_bound(explainer: CoRTX, X: Any, confidence: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class Compared:
     """Labels beside answers: values (rows, players, outputs), distances and radii of the labels' noise (rows, outputs).
 
     `reach` bounds the noise of every value of a row at once; where nobody knows the noise it is taken as none.
@@ -174,7 +174,7 @@ class _Seen:
         return held, bands
 
 
-def _compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> _Seen:
+def compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> Compared:
     outputs = np.asarray(predicted.outputs, dtype=np.float64).reshape(len(predicted), -1)
     table = attached._read(predicted.data)
     answer = attached._answer(table, outputs, attached._empty(table)[0], errors=True)
@@ -183,7 +183,7 @@ def _compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> _Se
     errors = np.asarray(truth.error_std, dtype=np.float64).reshape(labels.shape)
     known = bool(np.isfinite(errors).all())
     errors = np.nan_to_num(errors, posinf=0.0)
-    return _Seen(
+    return Compared(
         answer=answer,
         typical_row=answer.typical_row,
         labels=labels,
@@ -197,7 +197,7 @@ def _compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> _Se
     )
 
 
-def _measures(predicted: Explanation, truth: Explanation, seen: _Seen, seconds: float) -> dict[str, Any]:
+def _measures(predicted: Explanation, truth: Explanation, seen: Compared, seconds: float) -> dict[str, Any]:
     count = len(truth)
     errors = np.asarray(truth.error_std, dtype=np.float64)
     return {
@@ -216,7 +216,7 @@ def _measures(predicted: Explanation, truth: Explanation, seen: _Seen, seconds: 
 
 
 def _coverage(
-    seen: _Seen, calibration: Calibration, confidence: float, predicted: Explanation
+    seen: Compared, calibration: Calibration, confidence: float, predicted: Explanation
 ) -> tuple[Coverage, tuple[Level, ...]]:
     count = len(seen.distance)
     levels = []
@@ -278,7 +278,7 @@ def chance_range(count: int, n: int, rank: int) -> tuple[float, float]:
     return low / count, min(high, count) / count
 
 
-def _stable(predicted: Explanation, seen: _Seen) -> tuple[float, float | None]:
+def _stable(predicted: Explanation, seen: Compared) -> tuple[float, float | None]:
     """The share of certain ranks, and of these the share that the labels contradict by more than their noise."""
     shape = seen.labels.shape
     order, certain = predicted.ranking.reshape(shape), predicted.stable_ranks.reshape(shape)
@@ -290,7 +290,7 @@ def _stable(predicted: Explanation, seen: _Seen) -> tuple[float, float | None]:
 
 
 def _worst_rows(
-    seen: _Seen, chosen: npt.NDArray[np.intp], bounds: Array | None, covered: BoolArray | None
+    seen: Compared, chosen: npt.NDArray[np.intp], bounds: Array | None, covered: BoolArray | None
 ) -> tuple[WorstRow, ...]:
     found = []
     for i in np.argsort(-seen.distance.max(axis=1), kind="stable")[:WORST_ROWS]:
@@ -410,7 +410,7 @@ def _check_data(drifts: list[ColumnDrift], rows: int, refused: int) -> Check:
     return Check(None, (calm,))
 
 
-def _check_bounds(coverage: Coverage, confidence: float, seen: _Seen) -> Check:
+def _check_bounds(coverage: Coverage, confidence: float, seen: Compared) -> Check:
     count, n_outputs = seen.distance.shape
     each = f", least for {coverage.worst_output} ({coverage.worst_bound:.1%})" if coverage.worst_output else ""
     words = (
@@ -425,7 +425,7 @@ def _check_bounds(coverage: Coverage, confidence: float, seen: _Seen) -> Check:
     return Check(None, (words,))
 
 
-def _check_error(explainer: CoRTX, seen: _Seen) -> Check:
+def _check_error(explainer: CoRTX, seen: Compared) -> Check:
     calibration, quality = explainer.fitted.calibration, explainer.quality_
     if calibration is None:
         before, n_before, where = quality["l2"], quality["rows"], "validation"
@@ -443,7 +443,7 @@ def _check_error(explainer: CoRTX, seen: _Seen) -> Check:
     return Check(None, (words,))
 
 
-def _notes(coverage: Coverage | None, confidence: float, seen: _Seen, refused: int, rows: int) -> list[str]:
+def _notes(coverage: Coverage | None, confidence: float, seen: Compared, refused: int, rows: int) -> list[str]:
     notes = []
     if coverage is None:
         notes.append("not calibrated, so there are no bounds to check: fit with a budget, or call calibrate()")

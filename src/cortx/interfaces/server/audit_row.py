@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cortx.errors import FingerprintError
 from cortx.estimators.shapley import shapley
 from cortx.explainer.artifact import compare_model
-from cortx.explainer.evaluation import GROWN, _compare
+from cortx.explainer.evaluation import GROWN, compare
 from cortx.explainer.explainer import CoRTX
 from cortx.explainer.fingerprint import difference
 from cortx.explainer.labels import label_budget
@@ -128,7 +128,7 @@ class Judge:
             outputs=outputs if single else outputs[None],
             error_std=None,
         )
-        seen = _compare(self.explainer, served, truth)
+        seen = compare(self.explainer, served, truth)
         distance = np.asarray(l2_distance(served, truth)).reshape(1, -1)
         seen = replace(seen, distance=np.maximum(distance - rounding, 0.0))
         covered = None

@@ -131,7 +131,7 @@ class Catalog:
     def _add(self, name: str, folder: Path, model: Any, examples: Any) -> None:
         metrics = ModelMetrics(self.metrics, name)
         seen = folder_state(folder)
-        current = load_version(name, folder, model, examples, self.settings)
+        current = load_version(name, folder, model, examples, self.settings, self.log, metrics)
         runner = Runner(self._failed, metrics.evaluations.inc)
 
         def on_batch(rows: int) -> None:
@@ -201,7 +201,9 @@ class Catalog:
             if manifest_version(entry.folder) == entry.current.version:
                 entry.failure = None
                 return
-            new = load_version(entry.name, entry.folder, entry.model, entry.examples, self.settings)
+            new = load_version(
+                entry.name, entry.folder, entry.model, entry.examples, self.settings, self.log, entry.metrics
+            )
         except Exception as error:
             kind = type(error).__name__
             entry.failure = f"a newer version is in its folder, but it cannot be served ({kind}); see the server's log"
@@ -257,13 +259,24 @@ def manifest_version(folder: Path) -> str:
         raise ArtifactError(f"{folder} is not a cortx explainer: its {MANIFEST} cannot be read ({error})") from error
 
 
-def load_version(name: str, folder: Path, model: Any, examples: Any, settings: Settings) -> Version:
+def load_version(
+    name: str,
+    folder: Path,
+    model: Any,
+    examples: Any,
+    settings: Settings,
+    log: Log | None = None,
+    metrics: ModelMetrics | None = None,
+) -> Version:
     """Loads an artifact, checks the model against its fingerprint, and explains one row to be ready."""
     from cortx.explainer.artifact import load
     from cortx.interfaces.server.describe import describe, output_names
 
     version = manifest_version(folder)
     explainer = load(folder, model)
+    module = None if explainer.game is None else getattr(explainer.game.model, "module", None)
+    if module is not None:
+        module.eval()  # batches and the audit ask from threads of their own, and must not switch modes under each other
     if manifest_version(folder) != version:
         raise ArtifactError(f"{folder} changed while it was read")
     spec = explainer.fitted.spec
@@ -295,7 +308,7 @@ def load_version(name: str, folder: Path, model: Any, examples: Any, settings: S
         bounds=settings.confidence is not None,
     )
     _warm_up(made)
-    return replace(made, auditor=_auditor(explainer, settings))
+    return replace(made, auditor=_auditor(name, explainer, settings, log, metrics))
 
 
 def _warm_up(version: Version) -> None:
@@ -310,7 +323,7 @@ def _warm_up(version: Version) -> None:
         )
 
 
-def _auditor(explainer: CoRTX, settings: Settings) -> Any:
+def _auditor(name: str, explainer: CoRTX, settings: Settings, log: Log | None, metrics: ModelMetrics | None) -> Any:
     if settings.audit <= 0:
         return None
     if explainer.game is None:
@@ -318,4 +331,8 @@ def _auditor(explainer: CoRTX, settings: Settings) -> Any:
     from cortx.interfaces.server.audit import Auditor
 
     confidence = 0.9 if settings.confidence is None else settings.confidence
-    return Auditor(explainer, share=settings.audit, cpu=settings.audit_cpu, confidence=confidence)
+    return Auditor(
+        explainer, share=settings.audit, cpu=settings.audit_cpu, confidence=confidence,
+        on_result=None if metrics is None else lambda result: metrics.evaluations.inc(result["evaluations"] or 0),
+        on_alarm=None if log is None else lambda text: log.write("audit_alarm", model=name, text=text),
+    )  # fmt: skip

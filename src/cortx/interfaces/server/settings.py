@@ -50,6 +50,8 @@ class Settings:
                 raise InputError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}")
         if not 0 <= self.port <= 65_535:
             raise InputError(f"--port must be between 0 and 65535, got {self.port}")
+        if self.audit_cpu > 1:
+            raise InputError(f"--audit-cpu is a share of one core, at most 1, got {self.audit_cpu}")
         if not 0 <= self.audit <= 1:
             raise InputError(f"--audit must be a share between 0 and 1, got {self.audit}")
         if self.confidence is not None and not 0 < self.confidence < 1:
