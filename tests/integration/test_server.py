@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import shutil
 import socket
 import time
@@ -481,19 +482,73 @@ def test_a_thousand_requests_while_an_artifact_is_replaced(world: World) -> None
     for record, (status, answer) in zip(records, answers, strict=True):
         assert status == 200
         check_answer(world, record, answer["explanations"][0])
-    frame = world.module.wines[:0].reindex(range(MANY))
+    for version, explainer in zip((before, after), explainers, strict=True):
+        own = [i for i, (_, answer) in enumerate(answers) if answer["version"] == version]
+        check_values(world, explainer, [records[i] for i in own], [answers[i][1] for i in own])
+
+
+def check_values(world: World, explainer: cortx.CoRTX, records: list[Any], answers: list[Any]) -> None:
+    """Answers of one record each are what this explainer says of them."""
+    frame = world.module.wines[:0].reindex(range(len(records)))
     for column in frame.columns:
         frame[column] = [record[column] for record in records]
     frame = frame.astype({"alcohol": float, "acid": float, "ash": float, "alkalinity": float})
-    for version, explainer in zip((before, after), explainers, strict=True):
-        own = [i for i, (_, answer) in enumerate(answers) if answer["version"] == version]
-        expected = explainer.explain(frame.iloc[own]).values
-        found = [
-            [[answers[i][1]["explanations"][0]["attributions"][str(k)][name] for k in range(3)]
-             for name in world.module.wines.columns]
-            for i in own
-        ]  # fmt: skip
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+    found = [
+        [[answer["explanations"][0]["attributions"][str(k)][name] for k in range(3)] for name in frame.columns]
+        for answer in answers
+    ]
+    outputs = world.module.probabilities(frame)
+    np.testing.assert_allclose(found, explainer.explain(frame, outputs).values, atol=1e-6)
+
+
+def test_a_thousand_in_flight_while_an_artifact_is_replaced(world: World) -> None:
+    """They keep the version that accepted them, and a thousand more get the new one, before any is answered."""
+    folder = world.folder / "held.cortx"
+    shutil.copytree(world.artifact, folder)
+    newer = world.make("newest.cortx", seed=2)
+    records = many_records(world)
+    first, second = ([{**record, "ash": ash} for record in records] for ash in (2.0, 3.0))
+    slow = {"records": [world.record(alcohol=world.module.WAITS)]}  # holds its batch for three seconds
+
+    async def everything(port: int, url: str) -> tuple[list[Any], list[Any], list[str]]:
+        versions: list[str] = []
+        later: list[list[Any]] = []
+
+        async def replace_it() -> None:
+            async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+
+                async def in_flight() -> float:
+                    text = (await client.get("/metrics")).text
+                    return float(re.search(r'^cortx_queue_rows\{model="held"\} (\S+)', text, re.M)[1])  # type: ignore[index]
+
+                async def version() -> str:
+                    return str((await client.get("/models")).json()["models"][0]["version"])
+
+                while await in_flight() < MANY:
+                    await asyncio.sleep(0.02)
+                versions.append(await version())
+                cortx.load(newer).save(folder)
+                while (now := await version()) == versions[0]:
+                    await asyncio.sleep(0.02)
+                versions.append(now)
+                assert await in_flight() >= MANY
+            later.append(await ask_all(port, [{"records": [r]} for r in second], ["/explain"] * MANY))
+
+        held = asyncio.ensure_future(ask(port, "/explain", slow))
+        await asyncio.sleep(0.3)
+        bodies = [slow, *({"records": [r]} for r in first)]
+        found = await ask_all(port, bodies, ["/explain"] * len(bodies), replace_it)
+        await held
+        return found[1:], later[0], versions
+
+    with serving(world, artifacts=(folder,)) as server:
+        found, later, (before, after) = asyncio.run(everything(server.port, server.url))
+    for sent, answers, version, of in ((first, found, before, world.artifact), (second, later, after, newer)):
+        assert [status for status, _ in answers] == [200] * MANY
+        assert {answer["version"] for _, answer in answers} == {version}
+        for record, (_, answer) in zip(sent, answers, strict=True):
+            check_answer(world, record, answer["explanations"][0])
+        check_values(world, cortx.load(of), sent, [answer for _, answer in answers])
 
 
 def test_a_broken_version_is_not_served(world: World) -> None:
