@@ -72,8 +72,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for wanted in (["-c", ROOT / "constraints.txt", *LIBRARIES], ["--no-deps", ROOT]):
         command = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
+        if done.returncode and "CI" not in os.environ:
             pytest.skip(f"pip cannot install {wanted[-1]} here: {done.stderr.strip().splitlines()[-1:]}")
+        assert done.returncode == 0, done.stderr
     return inside
 
 

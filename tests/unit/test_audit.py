@@ -258,9 +258,9 @@ def test_noisy_labels_are_given_their_noise(service: Service) -> None:
 def test_a_model_that_raises_is_counted_and_outlived(service: Service) -> None:
     auditor = service.audit()
     service.serve(service.fresh[:40])
-    explanation = service.explainer.explain(service.fresh[:5])
+    explanation = service.explainer.explain(service.fresh[50:55])
     service.deployed.broken = True
-    for row, values, output in zip(service.fresh[:5], explanation.values, explanation.outputs, strict=True):
+    for row, values, output in zip(service.fresh[50:55], explanation.values, explanation.outputs, strict=True):
         auditor.offer(row, values[:, None], np.array([output]))
     assert auditor.wait(60)
     state = auditor.state()
@@ -279,7 +279,7 @@ def test_who_listens_may_fail(service: Service) -> None:
     auditor = service.audit(on_result=fail, on_alarm=fail)
     service.serve(service.fresh[:5])
     service.deployed.model = service.other
-    service.serve(service.fresh[:20])
+    service.serve(service.fresh[5:25])
     state = auditor.state()
     assert (state["audited"], state["failed"], state["state"]) == (25, 0, "alarm")
 

@@ -30,7 +30,9 @@ class Doubler:
 @pytest.mark.parametrize("inline", [0.0, 100.0])
 def test_everybody_gets_their_own(inline: float) -> None:
     run = Doubler()
-    batcher: Batcher[int] = Batcher(run, max_queue=10_000, max_batch=64, inline_seconds=inline)
+    batcher: Batcher[int] = Batcher(
+        run, max_queue=10_000, max_batch=64, inline_seconds=inline, may_inline=lambda work: True
+    )
 
     async def main() -> list[Any]:
         return await asyncio.gather(*(batcher.submit(i, 1, 10) for i in range(500)), return_exceptions=True)
@@ -41,6 +43,25 @@ def test_everybody_gets_their_own(inline: float) -> None:
     assert max(map(len, run.batches)) == 64
     assert [work for batch in run.batches for work in batch] == list(range(500))
     assert batcher.queued_rows == 0
+
+
+@pytest.mark.parametrize(("rows", "computes", "inline"), [(1, True, True), (1, False, False), (1_000, True, False)])
+def test_only_small_batches_that_compute_run_on_the_loop(rows: int, computes: bool, inline: bool) -> None:
+    threads = []
+
+    def run(works: Sequence[int]) -> list[Any]:
+        threads.append(threading.current_thread())
+        return list(works)
+
+    batcher: Batcher[int] = Batcher(
+        run, max_queue=10_000, max_batch=64, inline_seconds=100.0, may_inline=lambda work: computes
+    )
+
+    async def main() -> None:
+        await batcher.submit(1, rows, 10)
+
+    asyncio.run(main())
+    assert (threads == [threading.main_thread()]) == inline
 
 
 def test_what_arrives_while_it_works_gathers() -> None:

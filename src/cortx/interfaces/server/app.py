@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import orjson
@@ -118,13 +118,12 @@ class App:
         self, kind: str, entry: Entry | None, version: str | None, body: bytes, headers: Any, started: float
     ) -> tuple[Answer, str]:
         """Reads a request and answers it; also the name of its model."""
-        deadline = self._deadline(headers)
         most = self.settings.max_rows
         if kind == "explain":
             data = parse_object(body, EXPLAIN_FIELDS)
             entry = self.catalog.choose(data.get("model"))
             try:
-                return await self._finish(kind, entry, read_explain(entry.current, data, most), deadline, started)
+                return await self._finish(kind, entry, read_explain(entry.current, data, most), headers, started)
             except HttpError as error:
                 error.model = entry.name  # the path did not say it
                 raise
@@ -135,18 +134,20 @@ class App:
         else:
             fields, read = (V1_FIELDS, read_v1_explain) if kind == "v1_explain" else (PREDICT_FIELDS, read_v1_predict)
             work, asked = read(entry.current, parse_object(body, fields), most), None
-        return await self._finish(kind, entry, work, deadline, started, asked)
+        return await self._finish(kind, entry, work, headers, started, asked)
 
     async def _finish(
         self,
         kind: str,
         entry: Entry,
         work: Work,
-        deadline: float,
+        headers: Any,
         started: float,
         asked: protocol_v2.Asked | None = None,
     ) -> tuple[Answer, str]:
         """Waits for the work's batch, and writes its answer."""
+        deadline = self._deadline(headers)
+        work.until, work.audited = monotonic() + deadline, header(headers, b"x-audit") != b"no"
         result = await entry.batcher.submit(work, len(work.rows), deadline)
         seconds = entry.metrics.predict_seconds if kind == "v1_predict" else entry.metrics.explain_seconds
         if asked is not None:

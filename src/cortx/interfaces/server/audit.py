@@ -24,6 +24,8 @@ Array = npt.NDArray[np.float64]
 
 MOST_WAITING = 64
 """Rows that may wait for the audit; further ones are dropped."""
+REMEMBERED = 32
+"""Chosen rows that are not audited again."""
 EXIT_SECONDS = 5.0
 
 
@@ -40,9 +42,9 @@ class Auditor:
         The share of one core that the audit may take.
     confidence:
         The level of the bounds that are checked, or the highest that the calibration supports.
-    on_result, on_alarm:
+    on_result, on_alarm, on_evaluations:
         Called in the audit's thread: with the facts of each audited row (l2, covered, rank_agreement, evaluations,
-        seconds), and once with the message of the alarm.
+        seconds), once with the message of the alarm, and with what each row cost, audited or failed.
     budget:
         Model evaluations for each audited row; by default what labels of a fit cost.
     """
@@ -57,6 +59,7 @@ class Auditor:
         seed: int = 0,
         on_result: Callable[[Result], None] | None = None,
         on_alarm: Callable[[str], None] | None = None,
+        on_evaluations: Callable[[int], None] | None = None,
         budget: int | None = None,
     ) -> None:
         if explainer.game is None:
@@ -65,7 +68,8 @@ class Auditor:
             if not 0 < number <= 1:
                 raise InputError(f"the {name} of the audit must be above 0 and at most 1, got {number!r}")
         self.share = float(share)
-        self._on_result, self._on_alarm = on_result, on_alarm
+        self._on_result, self._on_alarm, self._on_evaluations = on_result, on_alarm, on_evaluations
+        self._last: dict[bytes, None] = {}
         self._closing = threading.Event()
         self._pace = Pace(cpu, perf_counter, self._closing.wait)
         self._judge = Judge(explainer, self._pace, confidence, seed, budget)
@@ -87,6 +91,8 @@ class Auditor:
             if self._skip > 0 or self._closing.is_set():
                 return
             self._skip = int(self._draws.geometric(self.share))
+            if self._is_repeat(np.asarray(matrix_row).tobytes()):
+                return
             if len(self._waiting) >= MOST_WAITING:
                 self._facts.dropped += 1
                 return
@@ -98,6 +104,14 @@ class Auditor:
                 atexit.register(self.close, EXIT_SECONDS)
                 self._thread.start()
             self._change.notify_all()
+
+    def _is_repeat(self, row: bytes) -> bool:
+        """Whether a row was chosen lately: one that comes again and again, a health check's, says nothing new."""
+        known = row in self._last
+        self._last[row] = self._last.pop(row, None)
+        if len(self._last) > REMEMBERED:
+            del self._last[next(iter(self._last))]
+        return known
 
     def state(self) -> dict[str, Any]:
         """What the audit knows now, as JSON types."""
@@ -155,6 +169,9 @@ class Auditor:
             result = None
             with self._change:
                 self._facts.fail(type(error.__cause__ or error).__name__)
+        if self._on_evaluations is not None:
+            with suppress(Exception):
+                self._on_evaluations(self._judge.game.evaluations)
         if result is not None and self._on_result is not None:
             with suppress(Exception):  # the audit outlives who listens to it
                 self._on_result(result)

@@ -22,8 +22,9 @@ CHECK_SECONDS = 0.02
 MOST_TURNS = 4
 """Turns of the loop that a batch waits at most, and only while each brings more."""
 INLINE_SECONDS = 0.003
-"""Batches that usually take less are run on the loop itself: a quarter cheaper than a thread, which it must fight for
-the interpreter's lock. A model has to prove itself first, and one slow batch sends it back to its thread."""
+"""Batches that usually take less may run on the loop itself, which need not fight a thread for the interpreter's lock:
+small ones, and only of works that are known to compute and nothing else (`may_inline`)."""
+INLINE_ROWS = 128
 SLOWEST = 1.0
 """Seconds that a batch counts at most: what is usual must not be forgotten for hours after one that hung."""
 
@@ -52,9 +53,10 @@ class Batcher(Generic[T]):
         name: str = "model",
         on_batch: Callable[[int], None] | None = None,
         inline_seconds: float = INLINE_SECONDS,
+        may_inline: Callable[[T], bool] | None = None,
     ) -> None:
         self._run, self._max_queue, self._max_batch = run, max_queue, max_batch
-        self._on_batch, self._inline_seconds = on_batch, inline_seconds
+        self._on_batch, self._inline_seconds, self._may_inline = on_batch, inline_seconds, may_inline
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Job[T]] = deque()
         self._running: list[Job[T]] = []
@@ -127,10 +129,15 @@ class Batcher(Generic[T]):
         if not batch:
             return
         self._running = batch
-        if self._usual_seconds < self._inline_seconds:
+        if self._usual_seconds < self._inline_seconds and self._computes(batch):
             self._deliver(batch, *self._timed(batch))
         else:
             self._batches.put(batch)
+
+    def _computes(self, batch: list[Job[T]]) -> bool:
+        """Whether a batch is small and calls nobody who might wait for something."""
+        may = self._may_inline
+        return may is not None and sum(job.rows for job in batch) <= INLINE_ROWS and all(may(job.work) for job in batch)
 
     def _timed(self, batch: list[Job[T]]) -> tuple[Sequence[Any], float]:
         started = perf_counter()

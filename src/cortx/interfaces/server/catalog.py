@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cortx.errors import ArtifactError, CortxError, InputError
+from cortx.errors import ArtifactError, InputError
 from cortx.images import Images, ImageSchema
 from cortx.interfaces.server.answers import Arrays, Names
 from cortx.interfaces.server.batcher import Batcher
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 MAX_BATCH = 1_024
+LONGEST_PAUSE = 60.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +62,14 @@ class Version:
     def n_outputs(self) -> int:
         return len(self.names.outputs)
 
+    @property
+    def computes(self) -> bool:
+        """Whether its model is a network in this process, which computes and waits for nothing."""
+        from cortx.games.models import OnnxModel, TorchModel
+
+        game = self.explainer.game
+        return game is None or isinstance(game.model, (TorchModel, OnnxModel))
+
     def as_rows(self, rows: Any) -> Table | Images:
         """Joined rows in the library's own type."""
         if isinstance(rows, Table):
@@ -67,14 +78,14 @@ class Version:
         assert isinstance(schema, ImageSchema)
         return Images(rows.reshape(len(rows), -1), schema)
 
-    def audit(self, arrays: Arrays, rows: Any) -> None:
-        """Offers answered rows, (rows, columns) encoded, to the audit, which takes its share of them."""
+    def audit(self, arrays: Arrays, rows: Any, wanted: Sequence[bool]) -> None:
+        """Offers answered rows, (rows, columns) encoded, to the audit, which takes its share of those it may."""
         if self.auditor is None or not arrays.known:
             return
         table = self.as_rows(rows)
         if table.schema is not self.explainer.fitted.spec.schema:
             return  # categories that the schema lacks have no code of their own
-        for i in range(len(table)):
+        for i in np.flatnonzero(wanted):
             self.auditor.offer(table.matrix[i], arrays.values[i], arrays.prediction[i])
 
     def audit_state(self) -> dict[str, Any] | None:
@@ -99,6 +110,9 @@ class Entry:
     failure: str | None = None
     """Why the newest version in the folder is not served."""
     seen: Any = field(default=None, repr=False)
+    pause: float = 0.0
+    """Seconds until a version that failed is tried again; its reason may pass."""
+    retry_at: float = math.inf
 
 
 class Catalog:
@@ -139,7 +153,12 @@ class Catalog:
             metrics.rows.inc(rows)
 
         batcher: Batcher[Work] = Batcher(
-            runner, max_queue=self.settings.max_queue, max_batch=MAX_BATCH, name=name, on_batch=on_batch
+            runner,
+            max_queue=self.settings.max_queue,
+            max_batch=MAX_BATCH,
+            name=name,
+            on_batch=on_batch,
+            may_inline=lambda work: work.computes,
         )
         metrics.queue_rows.set_function(lambda: batcher.queued_rows)
         metrics.version(current.version)
@@ -194,9 +213,10 @@ class Catalog:
     def look(self, entry: Entry, swap: Callable[[Entry, Version], Any]) -> None:
         """Loads what is new in a folder, aside; a version that cannot be served is told of, and the old one stays."""
         state = folder_state(entry.folder)
-        if state == entry.seen:
+        is_new = state != entry.seen
+        if not is_new and monotonic() < entry.retry_at:
             return
-        entry.seen = state
+        entry.seen, entry.retry_at = state, math.inf
         try:
             if manifest_version(entry.folder) == entry.current.version:
                 entry.failure = None
@@ -207,9 +227,13 @@ class Catalog:
         except Exception as error:
             kind = type(error).__name__
             entry.failure = f"a newer version is in its folder, but it cannot be served ({kind}); see the server's log"
-            entry.metrics.failed_versions.inc()
-            text = str(error) if isinstance(error, CortxError) else None
-            self.log.write("version_refused", model=entry.name, error=kind, text=text)
+            entry.pause = 1.0 if is_new else min(2 * entry.pause, LONGEST_PAUSE)
+            entry.retry_at = monotonic() + entry.pause
+            if is_new:
+                entry.metrics.failed_versions.inc()
+                # What a model says of the rows it was asked for may hold their values.
+                told = isinstance(error, ArtifactError) and error.__cause__ is None
+                self.log.write("version_refused", model=entry.name, error=kind, text=str(error) if told else None)
             return
         swap(entry, new)
 
@@ -333,6 +357,6 @@ def _auditor(name: str, explainer: CoRTX, settings: Settings, log: Log | None, m
     confidence = 0.9 if settings.confidence is None else settings.confidence
     return Auditor(
         explainer, share=settings.audit, cpu=settings.audit_cpu, confidence=confidence,
-        on_result=None if metrics is None else lambda result: metrics.evaluations.inc(result["evaluations"] or 0),
+        on_evaluations=None if metrics is None else metrics.evaluations.inc,
         on_alarm=None if log is None else lambda text: log.write("audit_alarm", model=name, text=text),
     )  # fmt: skip

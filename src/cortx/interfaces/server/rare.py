@@ -95,18 +95,20 @@ def make_rare(catalog: Catalog, settings: Settings, needs_token: bool, draining:
     async def metrics() -> Response:
         return Response(catalog.metrics.text(), 200, DATA_HEADERS, "text/plain; version=0.0.4; charset=utf-8")
 
-    made: dict[int, bytes] = {}
+    made: dict[int, tuple[bytes, str]] = {}
 
-    def described() -> dict[str, Any]:
-        rare = get_openapi(title="cortx", version=__version__, routes=app.routes)
-        return document(catalog, settings, rare, needs_token)
+    def described() -> tuple[bytes, str]:
+        """The document as JSON and as a page, made once for each set of versions: it takes long."""
+        if catalog.generation not in made:
+            rare = get_openapi(title="cortx", version=__version__, routes=app.routes)
+            whole = document(catalog, settings, rare, needs_token)
+            made.clear()
+            made[catalog.generation] = orjson.dumps(whole), docs_page(whole)
+        return made[catalog.generation]
 
     @app.get("/openapi.json", tags=["server"], summary="This document.", responses=OBJECT | guarded)
     async def openapi() -> Response:
-        if catalog.generation not in made:
-            made.clear()
-            made[catalog.generation] = orjson.dumps(described())
-        return Response(made[catalog.generation], 200, DATA_HEADERS, "application/json")
+        return Response(described()[0], 200, DATA_HEADERS, "application/json")
 
     _add_pages(app, described)
     return app
@@ -183,7 +185,7 @@ def check_version(entry: Entry, version: str | None) -> None:
         raise HttpError(404, "this version of the model is not served")
 
 
-def _add_pages(app: FastAPI, described: Callable[[], dict[str, Any]]) -> None:
+def _add_pages(app: FastAPI, described: Callable[[], tuple[bytes, str]]) -> None:
     # Read once, by the names that are there: a request never reaches the disk.
     files = {file.name: file.read_bytes() for file in PAGE.glob("*") if file.is_file()} if PAGE.is_dir() else {}
 
@@ -196,7 +198,7 @@ def _add_pages(app: FastAPI, described: Callable[[], dict[str, Any]]) -> None:
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
         return page("index.html") if "index.html" in files else Response(
-            docs_page(described()), 200, PAGE_HEADERS, "text/html"
+            described()[1], 200, PAGE_HEADERS, "text/html"
         )  # fmt: skip
 
     @app.get("/page/{name}", include_in_schema=False)
@@ -205,7 +207,7 @@ def _add_pages(app: FastAPI, described: Callable[[], dict[str, Any]]) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return Response(docs_page(described()), 200, PAGE_HEADERS, "text/html")
+        return Response(described()[1], 200, PAGE_HEADERS, "text/html")
 
     @app.get("/docs.css", include_in_schema=False)
     async def style() -> Response:

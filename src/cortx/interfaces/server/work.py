@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import CortxError
+from cortx.errors import CortxError, ModelError
 from cortx.interfaces.server.answers import Arrays, Wish, explanations
 from cortx.interfaces.server.http import HttpError
 from cortx.interfaces.server.records import Rows
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 Kind = Literal["explanations", "arrays", "predictions"]
 USUAL = Wish()
+LATE = HttpError(504, "the deadline passed before this request was answered", (), "deadline")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Work:
     """One request, read and checked against the version that answers it."""
 
@@ -32,6 +34,15 @@ class Work:
     outputs: Array | None = None
     confidence: float | None = None
     wish: Wish = USUAL
+    until: float = float("inf")
+    """When nobody waits for it any more, by `monotonic`."""
+    audited: bool = True
+    """Whether the audit may choose its rows."""
+
+    @property
+    def computes(self) -> bool:
+        """Whether answering it runs nobody's code but ours, torch's and onnxruntime's: it cannot wait for anything."""
+        return self.outputs is not None or self.version.computes
 
 
 class Runner:
@@ -58,8 +69,16 @@ class Runner:
         except Exception as error:
             if len(batch) == 1:
                 return [self._own_error(error, version)]
-        # Somebody's rows cannot be worked on: each is tried alone, and only that one fails.
-        return [self._answers(version, [work])[0] for work in batch]
+        # Somebody's rows cannot be worked on: halves are tried until only those fail. A model that fails late, after a
+        # time-out of its own, must not be asked for those who have gone.
+        now = monotonic()
+        waiting = [i for i, work in enumerate(batch) if work.until > now]
+        results: list[Any] = [LATE] * len(batch)
+        for half in (waiting[: len(waiting) // 2], waiting[len(waiting) // 2 :]):
+            if half:
+                for i, result in zip(half, self._answers(version, [batch[i] for i in half]), strict=True):
+                    results[i] = result
+        return results
 
     def _own_error(self, error: Exception, version: Version) -> HttpError:
         self._failed(error, version.name)
@@ -90,7 +109,9 @@ class Runner:
             if version.explainer.game is not None:
                 self._evaluated(explanation.evaluations)
             arrays = Arrays.of(explanation)
-            version.audit(arrays, rows)
+            if not np.isfinite(arrays.values).all():
+                raise ModelError("the explanation is not finite")
+            version.audit(arrays, rows, [batch[i].audited for i in members for _ in range(len(batch[i].rows))])
             self._write(version, arrays, [batch[i] for i in members], members, results)
         return results
 

@@ -72,10 +72,10 @@ class Field {
 
   /** A value that is no longer missing starts from the reference, or the middle. */
   #toggled() {
-    const { kind, low, high, reference, categories } = this.column;
+    const { kind, low, high, whole, reference, categories } = this.column;
     if (!this.missing.checked && this.value === null) {
-      const middle = kind === "category" ? categories[0] : Math.round((low + high) / 2);
-      this.value = reference ?? middle;
+      const middle = (low + high) / 2;
+      this.value = reference ?? (kind === "category" ? categories[0] : whole ? Math.round(middle) : middle);
     }
     this.#edited();
   }

@@ -1,0 +1,138 @@
+"""What a batch does: every request its own version's answer, and a failing model asked for nobody who has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from tests.integration.test_server_world import World
+
+import cortx
+from cortx.interfaces.server.catalog import Version, load_version
+from cortx.interfaces.server.http import HttpError
+from cortx.interfaces.server.requests import read_explain
+from cortx.interfaces.server.settings import Settings
+from cortx.interfaces.server.work import Runner, Work
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+class Counting:
+    """The world's model, and how it was asked."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.calls = world, list[int]()
+
+    def __call__(self, frame: Any) -> Any:
+        self.calls.append(len(frame))
+        return self.world.module.model(frame)
+
+
+def version_of(world: World, folder: Path, model: Any = None) -> Version:
+    return load_version("wine", folder, model or world.module.model, None, Settings())
+
+
+def work_of(version: Version, record: dict[str, Any], **changes: Any) -> Work:
+    work = read_explain(version, {"records": [record]}, 10)
+    for name, value in changes.items():
+        setattr(work, name, value)
+    return work
+
+
+def answered(result: Any) -> Any:
+    return orjson.loads(orjson.dumps(result))[0]
+
+
+def runner(seen: list[str] | None = None) -> Runner:
+    return Runner(lambda error, name: None if seen is None else seen.append(type(error).__name__), lambda count: None)
+
+
+def check(explainer: cortx.CoRTX, world: World, records: Sequence[dict[str, Any]], answers: Sequence[Any]) -> None:
+    """Numbers come from the library."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(records)).astype({"alcohol": float, "acid": float, "ash": float, "alkalinity": float})
+    frame["bottles"] = frame["bottles"].astype(world.module.wines["bottles"].dtype)
+    frame = frame[list(world.module.wines.columns)]
+    expected = explainer.explain(frame, world.module.probabilities(frame)).values
+    found = [[[answer["attributions"][str(k)][name] for k in range(3)] for name in frame.columns] for answer in answers]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_versions_that_meet_in_one_batch_answer_their_own(world: World) -> None:
+    newer = world.make("other.cortx", seed=5)
+    versions = [version_of(world, world.artifact), version_of(world, newer)]
+    records = [world.record(i, alcohol=12 + i / 10) for i in range(12)]
+    works = [work_of(versions[i % 2], record) for i, record in enumerate(records)]
+    answers = [answered(result) for result in runner()(works)]
+    for k, folder in enumerate((world.artifact, newer)):
+        check(cortx.load(folder), world, records[k::2], answers[k::2])
+
+
+def test_only_those_fail_for_whom_the_model_does(world: World) -> None:
+    model, seen = Counting(world), list[str]()
+    version = version_of(world, world.artifact, model)
+    records = [world.record(i, alcohol=world.module.FAILS if i == 37 else 12 + i / 50) for i in range(64)]
+    model.calls.clear()
+    results = runner(seen)([work_of(version, record) for record in records])
+    assert [i for i, result in enumerate(results) if isinstance(result, HttpError)] == [37]
+    assert results[37].status == 500
+    assert len(seen) == 1
+    good = [i for i in range(64) if i != 37]
+    check(cortx.load(world.artifact), world, [records[i] for i in good], [answered(results[i]) for i in good])
+    assert len(model.calls) == 2 * 6 + 1  # halves: log2(64) times two, and all at once
+
+
+def test_nobody_who_has_gone_is_asked_for_again(world: World) -> None:
+    model = Counting(world)
+    version = version_of(world, world.artifact, model)
+    bad = world.record(0, alcohol=world.module.FAILS)
+    gone = [work_of(version, bad, until=monotonic() - 1) for _ in range(50)]
+    works = [*gone, work_of(version, world.record(3))]
+    model.calls.clear()
+    results = runner()(works)
+    assert [result.status for result in results[:50]] == [504] * 50
+    check(cortx.load(world.artifact), world, [world.record(3)], [answered(results[50])])
+    assert model.calls == [51, 1]
+
+
+def test_an_answer_that_is_no_number_is_refused(world: World) -> None:
+    version = version_of(world, world.artifact)
+    works = [
+        work_of(version, world.record(0), outputs=np.array([[1e300, 0.0, 0.0]])),
+        work_of(version, world.record(1)),
+    ]
+    first, second = runner()(works)
+    assert isinstance(first, HttpError)
+    assert first.status == 500
+    check(cortx.load(world.artifact), world, [world.record(1)], [answered(second)])
+
+
+def test_what_may_run_where_requests_are_read(world: World) -> None:
+    """A function may wait for anything; with the outputs given, or no model, nothing foreign is run."""
+    version = version_of(world, world.artifact)
+    assert not work_of(version, world.record(0)).computes
+    assert work_of(version, world.record(0), outputs=np.zeros((1, 3))).computes
+    assert work_of(load_version("wine", world.artifact, None, None, Settings()), world.record(0)).computes
+
+
+def test_rows_that_do_not_want_to_be_audited_are_not(world: World) -> None:
+    version = load_version("wine", world.artifact, world.module.model, None, Settings(audit=1.0, audit_cpu=1.0))
+    try:
+        works = [work_of(version, world.record(i), audited=i % 2 == 0) for i in range(8)]
+        runner()(works)
+        assert version.auditor.wait(60)
+        assert version.audit_state()["audited"] == 4  # type: ignore[index]
+        runner()(works)  # the same rows again say nothing new
+        assert version.auditor.wait(60)
+        assert version.audit_state()["audited"] == 4  # type: ignore[index]
+    finally:
+        version.close()
