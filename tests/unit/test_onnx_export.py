@@ -413,7 +413,10 @@ def test_rows_are_refused_with_the_words_of_cortx(
     assert str(ours.value) == str(theirs.value)
 
 
-@pytest.mark.parametrize("outputs", [np.zeros(5), np.zeros((4, 3)), np.full((5, 3), np.nan), np.zeros((5, 3, 1))])
+@pytest.mark.parametrize(
+    "outputs",
+    [np.zeros(5), np.zeros((4, 3)), np.full((5, 3), np.nan), np.zeros((5, 3, 1)), np.full((5, 3), -1e39)],
+)
 def test_outputs_are_refused_with_the_words_of_cortx(
     outputs: np.ndarray, case: tuple[CoRTX, Any], folder: Path
 ) -> None:

@@ -16,6 +16,8 @@ from cortx.tables import Schema, Table
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+LARGEST_OUTPUT = 1e30
+"""Of a model's outputs: the network computes with them in float32, which ends at 3e38."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,11 @@ def given_outputs(outputs: Any, shape: tuple[int, int], what: str, argument: str
             f"{argument}= has shape {np.shape(outputs)}, expected ({shape[0]}, {shape[1]}): "
             f"the model's {what} for each row"
         )
-    if not np.isfinite(known).all():
+    if not (np.abs(known) <= LARGEST_OUTPUT).all():
+        if np.isfinite(known).all():
+            raise InputError(
+                f"{argument}= holds numbers beyond {LARGEST_OUTPUT:g}, which cannot be explained; rescale them"
+            )
         raise InputError(f"{argument}= holds NaN or infinity")
     return known
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from cortx.explainer.reading import LARGEST_OUTPUT
 from cortx.interfaces.server.catalog import Catalog, Version
-from cortx.interfaces.server.protocol_v2 import DTYPES, inputs_of, outputs_of
+from cortx.interfaces.server.protocol_v2 import DTYPES, LARGEST_AXIS, MOST_AXES, inputs_of, outputs_of
 from cortx.interfaces.server.records import ColumnReader, ImageReader, RecordReader
 from cortx.interfaces.server.requests import MOST_REASONS
 from cortx.interfaces.server.settings import Settings
@@ -13,6 +14,7 @@ from cortx.version import __version__
 
 Schema = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]
+WISHES = ("confidence", "top", "output", "outputs")
 TEXTS = {
     400: "The request cannot be understood; the text says what and where.",
     401: "A token is needed, or this one is not known.",
@@ -29,6 +31,7 @@ TEXTS = {
 NUMBER: Schema = {"type": "number"}
 NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 TEXT: Schema = {"type": "string"}
+KINDS = {str: "string", bool: "boolean", int: "integer", float: "number"}
 ANY_OBJECT: Schema = {"type": "object"}
 
 
@@ -139,11 +142,16 @@ def _column(column: ColumnReader) -> Schema:
     missing = column.gap in column.known if column.column.coded else column.may_miss
     if column.column.categorical and not column.ignores:
         return {"enum": [*column.categories, *([None] if missing else [])]}
-    kind = "boolean" if column.boolean else ["string", "number", "boolean"] if column.column.coded else "number"
-    kinds = [kind] if isinstance(kind, str) else kind
-    made: Schema = {"type": [*kinds, "null"] if missing else kind}
+    if column.column.coded and column.possible is not None:
+        return {"enum": [value for _, value in column.possible] + ([None] if missing else [])}
+    if column.column.coded:
+        kinds = [name for kind, name in KINDS.items() if kind in column.kinds]
+    else:
+        kinds = ["boolean" if column.boolean else "integer" if column.whole else "number"]
+    kinds += ["null"] if missing else []
+    made: Schema = {"type": kinds[0] if len(kinds) == 1 else kinds}
     if column.whole:
-        made |= {"minimum": -(2**53), "maximum": 2**53}
+        made |= {"minimum": column.least, "maximum": column.most}
     return made
 
 
@@ -157,14 +165,11 @@ def _rows_schema(version: Version) -> Schema:
     return record_schema(reader)
 
 
-def _wishes(version: Version) -> dict[str, Schema]:
-    known: Schema = {"type": ["number", "null"]}
+def _wishes(version: Version, settings: Settings) -> dict[str, Schema]:
+    """What a request may leave out."""
+    known: Schema = {"type": "null"}
     if version.confidence is not None:
-        known = {
-            "anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": version.confidence[1]}, {"type": "null"}]
-        }
-    else:
-        known = {"type": "null"}
+        known = {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": version.confidence[1]}, known]}
     names = list(version.names.outputs)
     return {
         "confidence": known | {"description": "Of the bounds; null for none."},
@@ -173,11 +178,20 @@ def _wishes(version: Version) -> dict[str, Schema]:
             "anyOf": [{"enum": names}, {"type": "integer", "minimum": 0, "maximum": len(names) - 1}, {"type": "null"}],
             "description": "Whose reasons; by default the highest output's.",
         },
+        "outputs": _outputs_given(version, settings),
     }
 
 
-def _outputs_given(version: Version) -> Schema:
-    return _list(_list(NUMBER, version.n_outputs, version.n_outputs), 1)
+def _outputs_given(version: Version, settings: Settings) -> Schema:
+    number: Schema = {"type": "number", "minimum": -LARGEST_OUTPUT, "maximum": LARGEST_OUTPUT}
+    most = settings.max_rows
+    choices = [_list(_list(number, version.n_outputs, version.n_outputs), 1, most), {"type": "null"}]
+    if version.n_outputs == 1:
+        choices.append(_list(number, 1, most))
+    return {
+        "anyOf": choices,
+        "description": "What the model gave for each row, as many as there are rows; the model is then not asked.",
+    }
 
 
 def _body(schema: Schema, example: Any = None) -> dict[str, Any]:
@@ -199,9 +213,9 @@ def _explain(versions: list[Version], settings: Settings) -> dict[str, Any]:
         properties = {
             "model": {"enum": [version.name]},
             key: _list(_rows_schema(version), 1, settings.max_rows),
-            **_wishes(version),
+            **_wishes(version, settings),
         }
-        optional = (*(("model",) if len(versions) == 1 else ()), "confidence", "top", "output")
+        optional = (*(("model",) if len(versions) == 1 else ()), *WISHES)
         choices.append(_object(properties, optional=optional, closed=True))
     answer = _object(
         {"model": TEXT, "version": TEXT, "explanations": _list({"$ref": "#/components/schemas/Explanation"})}
@@ -212,8 +226,7 @@ def _explain(versions: list[Version], settings: Settings) -> dict[str, Any]:
     return {
         "operationId": "explain",
         "summary": "Explain records: attributions, bounds and reasons.",
-        "description": "Besides these fields, 'outputs' may bring what the model gave for each row, as a list of "
-        "lists; the model is then not asked." + DEADLINE,
+        "description": DEADLINE.strip(),
         "requestBody": _body(choices[0] if len(choices) == 1 else {"oneOf": choices}, example),
         "responses": ok(answer) | ASKED,
     }
@@ -231,8 +244,7 @@ def _model_paths(version: Version, settings: Settings) -> dict[str, Any]:
                 "summary": f"Explain instances of {name} (KServe V1).",
                 "description": DEADLINE.strip(),
                         "requestBody": _body(
-                    _object({"instances": instances, **_wishes(version)}, optional=("confidence", "top", "output"),
-                            closed=True),
+                    _object({"instances": instances, **_wishes(version, settings)}, optional=WISHES, closed=True),
                     shown,
                 ),
                 "responses": ok(_object({"explanations": _list({"$ref": "#/components/schemas/Explanation"})})) | ASKED,
@@ -253,10 +265,11 @@ def _model_paths(version: Version, settings: Settings) -> dict[str, Any]:
 
 def _infer(version: Version) -> dict[str, Any]:
     parameters: Schema = {"type": "object"}
+    others = ("outputs",) if version.kind == "image" else ("rows", "outputs")
     given = _object(
         {
-            "name": {"enum": [item["name"] for item in inputs_of(version)]},
-            "shape": _list({"type": "integer", "minimum": 0}, 1),
+            "name": {"enum": list(dict.fromkeys([*(item["name"] for item in inputs_of(version)), *others]))},
+            "shape": _list({"type": "integer", "minimum": 1, "maximum": LARGEST_AXIS}, 1, MOST_AXES),
             "datatype": {"enum": ["BYTES", *DTYPES]},
             "data": {"type": "array"},
             "parameters": parameters,

@@ -6,6 +6,7 @@ A table's request has one tensor for each column, (rows,) or (rows, 1), or one t
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from cortx.explainer.reading import LARGEST_OUTPUT
 from cortx.interfaces.server.answers import Arrays
 from cortx.interfaces.server.catalog import Version
 from cortx.interfaces.server.http import JSON, SAFE, Header, HttpError, header, kind_of, parse_object
-from cortx.interfaces.server.records import ImageReader, RecordReader, Rows
+from cortx.interfaces.server.records import ColumnReader, ImageReader, RecordReader, Rows, too_large
 from cortx.interfaces.server.requests import UNASKED, check_count, make_work
 from cortx.interfaces.server.work import Work
 from cortx.version import __version__
@@ -34,6 +36,10 @@ HEADER_LENGTH = b"inference-header-content-length"
 FIELDS = frozenset({"id", "parameters", "inputs", "outputs"})
 INPUT_FIELDS = frozenset({"name", "shape", "datatype", "parameters", "data"})
 OUTPUT_FIELDS = frozenset({"name", "parameters"})
+MOST_AXES = 4
+LARGEST_AXIS = 2**31 - 1
+MOST_DIGITS = 12
+"""Of a header that holds a length."""
 
 
 def server_metadata() -> dict[str, Any]:
@@ -55,14 +61,19 @@ def inputs_of(version: Version) -> list[dict[str, Any]]:
     reader = version.reader
     if isinstance(reader, ImageReader):
         return [{"name": "images", "datatype": "UINT8", "shape": [-1, *reader.shape]}]
-    return [
-        {
-            "name": column.name,
-            "datatype": "BYTES" if column.column.coded else "BOOL" if column.boolean else "FP64",
-            "shape": [-1, 1],
-        }
-        for column in reader.columns
-    ]
+    return [{"name": column.name, "datatype": _datatype(column), "shape": [-1, 1]} for column in reader.columns]
+
+
+def _datatype(column: ColumnReader) -> str:
+    """A type that holds all of a column's values; among numbers, NaN is a missing one."""
+    if not column.column.coded:
+        return "BOOL" if column.boolean else "FP64"
+    missing = column.gap in column.known
+    if column.kinds == {bool} and not missing:
+        return "BOOL"
+    if column.kinds == {int} and not missing:
+        return "INT64"
+    return "FP64" if column.kinds <= {int, float} else "BYTES"
 
 
 def outputs_of(version: Version) -> list[dict[str, Any]]:
@@ -99,7 +110,7 @@ def read_infer(version: Version, body: bytes, headers: Iterable[Header], max_row
     length = header(headers, HEADER_LENGTH)
     data, rest = body, memoryview(b"")
     if length is not None:
-        if not length.isdigit() or int(length) > len(body):
+        if not length.isdigit() or len(length) > MOST_DIGITS or int(length) > len(body):
             raise HttpError(400, "the header Inference-Header-Content-Length must be the length of the JSON part")
         data, rest = body[: int(length)], memoryview(body)[int(length) :]
     request = parse_object(data, FIELDS)
@@ -115,8 +126,8 @@ def read_infer(version: Version, body: bytes, headers: Iterable[Header], max_row
                 f"[{len(rows)}, {version.n_outputs}]",
             )  # fmt: skip
         known = outputs.astype(np.float64)
-        if not np.isfinite(known).all():
-            raise HttpError(400, "the tensor 'outputs' holds NaN or infinity")
+        if not (np.abs(known) <= LARGEST_OUTPUT).all():  # NaN is not either
+            raise too_large("the tensor 'outputs'")
     work = make_work(version, "arrays", rows, known, parameters.get("confidence", UNASKED))
     return work, _asked(version, request, parameters)
 
@@ -157,14 +168,13 @@ def _tensors(request: dict[str, Any], rest: memoryview) -> dict[str, npt.NDArray
     for item in _listed(request, "inputs", INPUT_FIELDS):
         name, shape, datatype = item["name"], item.get("shape"), item.get("datatype")
         called = repr(name[:60])
-        sizes = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**31 for size in shape)
-        if not sizes or not isinstance(shape, list):
-            raise HttpError(400, f"the tensor {called} must have a 'shape', a list of whole numbers")
-        if datatype != "BYTES" and datatype not in DTYPES:
+        if not isinstance(shape, list) or not 1 <= len(shape) <= MOST_AXES:
+            raise HttpError(400, f"the tensor {called} must have a 'shape', a list of 1 to {MOST_AXES} whole numbers")
+        if not all(type(size) is int and 1 <= size <= LARGEST_AXIS for size in shape):
+            raise HttpError(400, f"the 'shape' of the tensor {called} must have whole numbers from 1 to {LARGEST_AXIS}")
+        if not isinstance(datatype, str) or (datatype != "BYTES" and datatype not in DTYPES):
             raise HttpError(400, f"the tensor {called} must have a 'datatype' of BYTES, {', '.join(DTYPES)}")
-        count = 1
-        for size in shape:
-            count *= size
+        count = math.prod(shape)
         binary = _parameters(item, f"the tensor {called}").get("binary_data_size")
         if binary is not None:
             if type(binary) is not int or not 0 <= binary <= len(rest) or "data" in item:
@@ -172,7 +182,7 @@ def _tensors(request: dict[str, Any], rest: memoryview) -> dict[str, npt.NDArray
             array = _from_bytes(rest[:binary], datatype, count, called)
             rest = rest[binary:]
         else:
-            array = _from_json(item.get("data"), datatype, shape, called)
+            array = _from_json(item.get("data"), datatype, shape, count, called)
         found[name] = array.reshape(shape)
     if len(rest):
         raise HttpError(400, f"{len(rest)} bytes came that belong to no tensor")
@@ -199,14 +209,11 @@ def _from_bytes(data: memoryview, datatype: str, count: int, called: str) -> npt
         raise HttpError(400, f"the tensor {called} holds text that is not UTF-8") from None
 
 
-def _from_json(data: Any, datatype: str, shape: list[int], called: str) -> npt.NDArray[Any]:
+def _from_json(data: Any, datatype: str, shape: list[int], count: int, called: str) -> npt.NDArray[Any]:
     """A list of all values in order, or lists nested as the shape says."""
     if not isinstance(data, list):
         raise HttpError(400, f"the tensor {called} must have 'data', a list, got {kind_of(data)}")
     flat: list[Any] = data
-    count = 1
-    for size in shape:
-        count *= size
     for size in shape[1:]:
         if not flat or not isinstance(flat[0], list):
             break
@@ -223,9 +230,13 @@ def _from_json(data: Any, datatype: str, shape: list[int], called: str) -> npt.N
     if not all(type(value) in wanted or (value is None and "FP" in datatype) for value in flat):
         raise HttpError(400, f"the tensor {called} holds values that are not of its datatype {datatype}")
     try:
-        return np.array([np.nan if value is None else value for value in flat], dtype=DTYPES[datatype])
+        with np.errstate(over="ignore"):
+            array = np.array([np.nan if value is None else value for value in flat], dtype=DTYPES[datatype])
     except (OverflowError, ValueError):
-        raise HttpError(400, f"the tensor {called} holds numbers beyond its datatype {datatype}") from None
+        array = np.array([np.inf])
+    if np.isinf(array).any():  # JSON has no infinity
+        raise HttpError(400, f"the tensor {called} holds numbers beyond its datatype {datatype}")
+    return array
 
 
 def _objects(items: list[Any]) -> npt.NDArray[Any]:
@@ -255,21 +266,23 @@ def _rows(version: Version, tensors: dict[str, npt.NDArray[Any]], max_rows: int)
     if isinstance(reader, ImageReader):
         return reader.read_array(tensors["images"], "images")
     columns = []
-    for name in wanted:
-        array = tensors[name]
+    for column in reader.columns:
+        name, array = column.name, tensors[column.name]
         if array.shape not in ((n_rows,), (n_rows, 1)):
             raise HttpError(400, f"the tensor {name!r} must have shape [rows] or [rows, 1], got {list(array.shape)}")
-        columns.append(_cells(array.reshape(-1), name))
+        columns.append(_cells(array.reshape(-1), column))
     return reader.from_columns(columns)
 
 
-def _cells(array: npt.NDArray[Any], name: str) -> list[Any]:
-    """A column's values as JSON has them; NaN is a missing value."""
+def _cells(array: npt.NDArray[Any], column: ColumnReader) -> list[Any]:
+    """A column's values as JSON has them; NaN is a missing value, and text may spell a number or a boolean."""
+    listed: list[Any] = array.tolist()
     if array.dtype.kind == "f":
         if np.isinf(array).any():
-            raise HttpError(400, f"the tensor {name!r} holds infinite numbers")
-        return [None if value != value else value for value in array.tolist()]
-    listed: list[Any] = array.tolist()
+            raise HttpError(400, f"the tensor {column.name!r} holds infinite numbers")
+        return [None if value != value else value for value in listed]
+    if array.dtype.kind == "O" and column.others:
+        return [column.spelled.get(value, value) for value in listed]
     return listed
 
 

@@ -5,22 +5,30 @@ A refusal names the record, the column and the reason, never the value.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cortx.explainer.reading import LARGEST_OUTPUT
 from cortx.images import ImageSchema
 from cortx.interfaces.server.http import HttpError, kind_of
 from cortx.tables import WHOLE_UP_TO, Column, Schema, Table
 
 Matrix = npt.NDArray[np.float64]
 Pixels = npt.NDArray[np.float32]
+Key = tuple[type, Any]
+"""A JSON value with its type, which keeps true and 1 apart."""
 SHOWN = 8
 """Categories that a refusal lists."""
+NUMBERS = {int, float}
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +36,13 @@ class Rows:
     """The rows of one request: encoded, and as they came.
 
     `numbers` are lists of (columns,) with the codes of the artifact's schema, which become one matrix when batches are
-    joined, or images (rows, *shape); `cells` holds the JSON values by column; `news` the categories that the schema
-    does not know, by column, in the order of their codes.
+    joined, or images (rows, *shape); `cells` holds the JSON values by column; `news` the codes of categories that
+    the schema does not know, by column.
     """
 
     numbers: Any
     cells: list[Sequence[Any]] | None = None
-    news: dict[int, list[Any]] | None = None
+    news: dict[int, dict[Key, int]] | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -46,24 +54,36 @@ class ColumnReader:
     def __init__(self, column: Column, known: frozenset[float], may_miss: bool, unseen: str) -> None:
         self.column, self.known, self.may_miss = column, known, may_miss
         self.name, self.ignores = column.name, unseen == "ignore"
-        fixed = getattr(column.dtype, "categories", None)
-        self.possible = None if fixed is None else frozenset(map(str, fixed))
-        """Of a dtype that lists its categories: no others can be given to the model."""
-        self.whole = "int" in str(column.dtype).lower()
-        self.boolean = not column.coded and "bool" in str(column.dtype).lower()
-        # Numbers that need no look at their value; text that has a code.
-        self.free = not column.categorical and not column.coded and not self.whole
-        allowed = {code: value for code, value in enumerate(column.values) if code in known and value is not None}
-        self.codes = {value: float(code) for code, value in allowed.items() if isinstance(value, str)}
-        self.others = {
-            (type(value), value): float(code) for code, value in allowed.items() if not isinstance(value, str)
+        self.places: dict[Key, int] = {
+            _key(value): code for code, value in enumerate(column.values) if value is not None
         }
+        self.kinds = {kind for kind, _ in self.places} or {str}
+        """The types of a coded column's categories: the model takes no others."""
+        listed = type(column.dtype).__name__ in ("CategoricalDtype", "Enum")
+        self.possible = dict.fromkeys(map(_key, column.dtype.categories)) if listed else None
+        """Of a dtype that lists its categories: no others can be given to the model."""
+        self.whole = not column.coded and "int" in str(column.dtype).lower()
+        self.boolean = not column.coded and "bool" in str(column.dtype).lower()
+        limits: tuple[float, float] = _limits(column.dtype) if self.whole else (-math.inf, math.inf)
+        self.least, self.most = limits
+        # What needs no second look: any number, or a whole one between these two, or one of these numbers, or text
+        # that has a code.
+        plain = not column.categorical and not column.coded
+        self.free = plain and not self.whole
+        self.low, self.high = limits if plain else (math.inf, -math.inf)
+        self.numbers = {number: number for number in known} if column.categorical and not column.coded else {}
+        allowed = {key: code for key, code in self.places.items() if code in known}
+        self.codes = {value: float(code) for (kind, value), code in allowed.items() if kind is str}
+        self.others = {key: float(code) for key, code in allowed.items() if key[0] is not str}
+        spelled = {text: value for _, value in self.others for text in (str(value).lower(), str(value))}
+        self.spelled = {text: value for text, value in spelled.items() if text not in self.codes}
+        """Categories that are no text, by their text: for callers who can send nothing else."""
         self.gap = next((code for code, value in enumerate(column.values) if value is None), None)
         self.categories: list[Any] = [
             bool(number) if self.boolean else _plain_number(number) for number in sorted(known)
         ]
         if column.coded:
-            self.categories = list(allowed.values())
+            self.categories = [value for _, value in allowed]
 
     def read(self, value: Any, where: str) -> float:
         """The number that stands for a JSON value, unless it is new."""
@@ -77,10 +97,13 @@ class ColumnReader:
             wanted = "true or false" if self.boolean else "a number"
             raise self._refuse(where, f"must be {wanted}, got {kind_of(value)}")
         number = float(value)
-        if self.whole and abs(value) > WHOLE_UP_TO:
-            raise self._refuse(where, "has a whole number beyond 2**53, which would be rounded")
+        # One that does not fit would change the column's type for every row of its batch.
+        if self.whole and not (number.is_integer() and self.least <= value <= self.most):
+            raise self._refuse(where, f"must be a whole number from {_short(self.least)} to {_short(self.most)}")
         if self.column.categorical and number not in self.known and not self.ignores:
             raise self._unseen(where)
+        if self.boolean and number not in (0, 1):
+            raise self._refuse(where, "must be true or false, got another number")
         return number
 
     def _read_gap(self, where: str) -> float:
@@ -92,16 +115,26 @@ class ColumnReader:
     def _read_category(self, value: Any, where: str) -> float:
         if isinstance(value, (dict, list)):
             raise self._refuse(where, f"must be a category, got {kind_of(value)}")
-        code = self.codes.get(value) if isinstance(value, str) else self.others.get((type(value), value))
-        if code is None and isinstance(value, float) and value.is_integer():
-            code = self.others.get((int, int(value)))
-        if code is None and isinstance(value, int):
-            code = self.others.get((float, float(value)))
+        key = self.key(value)
+        code = self.codes.get(value) if key[0] is str else self.others.get(key)
         if code is not None:
             return code
-        if self.ignores and (self.possible is None or str(value) in self.possible):
+        if self.ignores and key[0] not in self.kinds:
+            wanted = " or ".join(word for kind, word in KINDS.items() if kind in self.kinds)
+            raise self._refuse(where, f"must be {wanted}, got {kind_of(value)}")
+        if self.ignores and (self.possible is None or key in self.possible):
             return -1.0
         raise self._unseen(where)
+
+    def key(self, value: Any) -> Key:
+        """A category with its type; JSON does not tell 1 from 1.0, so a number gets the type that the column has."""
+        keys: list[Key] = [(type(value), value)]
+        if keys[0][0] is int:
+            keys.append((float, float(value)))
+        elif keys[0][0] is float and value.is_integer():
+            keys.append((int, int(value)))
+        known = [key for key in keys if key in self.places] or [key for key in keys if key[0] in self.kinds]
+        return known[0] if known else keys[0]
 
     def _unseen(self, where: str) -> HttpError:
         some = ", ".join(repr(value) for value in self.categories[:SHOWN])
@@ -129,6 +162,7 @@ class RecordReader:
         self.columns = [ColumnReader(column, known[j], j in missing, unseen) for j, column in enumerate(schema.columns)]
         self.names = schema.names
         names = self.names
+        self._known = frozenset(names)
         self._pick = itemgetter(*names) if len(names) > 1 else lambda record: (record[names[0]],)
 
     def read(self, records: Any, what: str = "records") -> Rows:
@@ -138,7 +172,7 @@ class RecordReader:
             raise HttpError(400, f"{what!r} must be a list of at least one record, got {got}")
         cells: list[Sequence[Any]] = []
         numbers: list[list[float]] = []
-        news: dict[int, list[Any]] = {}
+        news: dict[int, dict[Key, int]] = {}
         for position, record in enumerate(records):
             values = self._values(record, position, what)
             cells.append(values)
@@ -153,7 +187,7 @@ class RecordReader:
                 lacking = [name for name in self.names if name not in record]
                 raise HttpError(400, f"{what}[{position}] lacks the column {_some(lacking)}") from None
             if len(record) != len(self.names):
-                unknown = [key[:60] for key in record if key not in self.names]
+                unknown = [key[:60] for key in record if key not in self._known]
                 raise HttpError(
                     400, f"{what}[{position}] has the unknown column {_some(unknown)}; known are {_some(self.names)}"
                 )
@@ -166,14 +200,17 @@ class RecordReader:
             return record
         raise HttpError(400, f"{what}[{position}] must be an object of columns and values, got {kind_of(record)}")
 
-    def _numbers(self, values: Sequence[Any], position: int, what: str, news: dict[int, list[Any]]) -> list[float]:
+    def _numbers(self, values: Sequence[Any], position: int, what: str, news: dict[int, dict[Key, int]]) -> list[float]:
         row: list[float] = []
         for column, value in zip(self.columns, values, strict=True):
             kind = type(value)
-            if column.free and (kind is float or kind is int):
-                row.append(value)
-                continue
-            code = column.codes.get(value) if kind is str else None
+            code: float | None = None
+            if kind is float:
+                code = value if column.free else column.numbers.get(value)
+            elif kind is int:
+                code = value if column.free or column.low <= value <= column.high else column.numbers.get(value)
+            elif kind is str:
+                code = column.codes.get(value)
             if code is None:
                 code = column.read(value, f"{what}[{position}]")
                 if code == -1.0 and column.column.coded:
@@ -181,14 +218,10 @@ class RecordReader:
             row.append(code)
         return row
 
-    def _new_code(self, j: int, value: Any, news: dict[int, list[Any]]) -> float:
+    def _new_code(self, j: int, value: Any, news: dict[int, dict[Key, int]]) -> float:
         """A code beyond those of the schema, for artifacts that explain rows with unseen categories."""
-        listed = news.setdefault(j, [])
-        keys = [(type(item), item) for item in listed]
-        if (type(value), value) not in keys:
-            listed.append(value)
-            keys.append((type(value), value))
-        return float(len(self.schema.columns[j].values) + keys.index((type(value), value)))
+        added = news.setdefault(j, {})
+        return float(added.setdefault(self.columns[j].key(value), len(self.schema.columns[j].values) + len(added)))
 
     def from_columns(self, columns: Sequence[Sequence[Any]]) -> Rows:
         """Rows of one list of values for each column, in the schema's order."""
@@ -203,21 +236,21 @@ class RecordReader:
         matrix = np.array([row for part in parts for row in part.numbers], dtype=np.float64)
         if all(part.news is None for part in parts):
             return Table(matrix, self.schema)
-        values = [list(column.values) for column in self.schema.columns]
+        added: dict[int, dict[Key, int]] = {}
         start = 0
         for part in parts:
             rows = slice(start, start + len(part))
             start += len(part)
             for j, news in (part.news or {}).items():
-                first = len(self.schema.columns[j].values)
-                own = matrix[rows, j].copy()
-                for k, value in enumerate(news):
-                    keys = [(type(item), item) for item in values[j]]
-                    if (type(value), value) not in keys:
-                        values[j].append(value)
-                        keys.append((type(value), value))
-                    matrix[rows, j][own == first + k] = keys.index((type(value), value))
-        columns = (replace(c, values=tuple(v)) for c, v in zip(self.schema.columns, values, strict=True))
+                places, own, first = self.columns[j].places, added.setdefault(j, {}), len(self.schema.columns[j].values)
+                codes = np.arange(first + len(news))
+                for key, code in news.items():
+                    place = places.get(key)
+                    codes[code] = own.setdefault(key, first + len(own)) if place is None else place
+                matrix[rows, j] = codes[matrix[rows, j].astype(np.intp)]
+        columns = list(self.schema.columns)
+        for j, own in added.items():
+            columns[j] = replace(columns[j], values=(*columns[j].values, *(value for _, value in own)))
         return Table(matrix, Schema(tuple(columns), self.schema.frame))
 
 
@@ -233,13 +266,25 @@ class ImageReader:
         if not isinstance(images, list) or not images:
             got = "an empty list" if isinstance(images, list) else kind_of(images)
             raise HttpError(400, f"{what!r} must be a list of at least one image, got {got}")
-        try:
-            array = np.array(images)
-        except ValueError:
-            raise self._wrong(what, "lists of different lengths") from None
-        if array.dtype.kind not in "iuf":
+        # Level by level: an array of whatever came could take far more memory than the body.
+        flat: list[Any] = images
+        for axis, size in enumerate(self.shape):
+            kinds = set(map(type, flat))
+            if axis == 2 and size == 1 and kinds <= NUMBERS:
+                break
+            if kinds != {list}:
+                raise self._wrong(what, "something else than lists of lists")
+            if set(map(len, flat)) != {size}:
+                raise self._wrong(what, "lists of other lengths")
+            flat = list(chain.from_iterable(flat))
+        kinds = set(map(type, flat))
+        if not kinds <= NUMBERS:
             raise self._wrong(what, "something that is no number")
-        return self.read_array(array, what)
+        try:
+            array = np.frombuffer(bytes(flat), np.uint8) if kinds == {int} else np.fromiter(flat, np.float64, len(flat))
+        except ValueError:
+            raise self._wrong(what, "numbers outside 0..255") from None
+        return self.read_array(array.reshape(-1, *self.shape), what)
 
     def read_array(self, array: npt.NDArray[Any], what: str = "images") -> Rows:
         """Images of one array, (images, height, width[, channels])."""
@@ -284,19 +329,40 @@ def read_outputs(outputs: Any, n_rows: int, n_outputs: int) -> Matrix:
     """The model's outputs that a request brings, (rows, outputs)."""
     if not isinstance(outputs, list):
         raise HttpError(400, f"'outputs' must be a list, got {kind_of(outputs)}")
-    try:
-        array = np.array(outputs)
-    except ValueError:
-        raise HttpError(400, "'outputs' has rows of different lengths") from None
-    if array.dtype.kind not in "iuf":
-        raise HttpError(400, "'outputs' must hold numbers alone")
-    array = array[:, None] if array.ndim == 1 and n_outputs == 1 else array
-    if array.shape != (n_rows, n_outputs):
+    numbers: list[Any] = outputs
+    if n_outputs > 1 or set(map(type, outputs)) == {list}:
+        fit = [row for row in outputs if type(row) is list and len(row) == n_outputs]
+        numbers = list(chain.from_iterable(fit))
+    # Types before the array, which would take "1.5" and true for numbers.
+    if len(outputs) != n_rows or len(numbers) != n_rows * n_outputs or not set(map(type, numbers)) <= NUMBERS:
         raise HttpError(
-            400, f"'outputs' has shape {list(array.shape)}, expected [{n_rows}, {n_outputs}]: the model's output for "
-            "each row",
-        )  # fmt: skip
-    return array.astype(np.float64)
+            400, f"'outputs' must hold numbers of shape [{n_rows}, {n_outputs}]: the model's output for each row"
+        )
+    if not -LARGEST_OUTPUT <= min(numbers) <= max(numbers) <= LARGEST_OUTPUT:
+        raise too_large("'outputs'")
+    return np.array(numbers, dtype=np.float64).reshape(n_rows, n_outputs)
+
+
+def too_large(what: str) -> HttpError:
+    """The refusal of outputs that the explainer cannot compute with."""
+    return HttpError(400, f"{what} must hold numbers between -{LARGEST_OUTPUT:g} and {LARGEST_OUTPUT:g}")
+
+
+def _key(value: Any) -> Key:
+    value = value.item() if isinstance(value, np.generic) else value
+    return type(value), value
+
+
+def _limits(dtype: Any) -> tuple[float, float]:
+    """The least and the most of a type of whole numbers, as far as float64 tells them apart."""
+    text = str(dtype).lower()
+    bits = int(re.findall(r"\d+", text)[0])
+    least, most = (0, 2**bits - 1) if text.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return max(least, -WHOLE_UP_TO), min(most, WHOLE_UP_TO)
+
+
+def _short(limit: float) -> str:
+    return {WHOLE_UP_TO: "2**53", -WHOLE_UP_TO: "-2**53"}.get(int(limit), str(limit))
 
 
 def _plain_number(number: float) -> float | int:

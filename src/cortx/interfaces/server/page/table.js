@@ -11,6 +11,11 @@ const ORDERS = [["strength", "Strongest first"], ["columns", "As in the form"]];
 const OTHERS = [["reference", "The reference"], ["kept", "The kept row"]];
 const SAMPLE = "Absent features are replaced by a sample of rows, so there is no single reference row to compare with.";
 
+/** The reference as far as a row can hold it: the mean of whole numbers is seldom one. */
+function nearest({ whole, reference }) {
+  return whole && typeof reference === "number" ? Math.round(reference) : (reference ?? null);
+}
+
 export class TableView {
   #kept = null;
   #against = "reference";
@@ -33,7 +38,7 @@ export class TableView {
 
   #input() {
     const { columns, examples = [] } = this.info;
-    const reference = Object.fromEntries(columns.map((column) => [column.name, column.reference ?? null]));
+    const reference = Object.fromEntries(columns.map((column) => [column.name, nearest(column)]));
     const starts = examples.filter((example) => example.record);
     if (Object.values(reference).some((value) => value !== null)) {
       starts.push({ name: "the reference row", record: reference });
