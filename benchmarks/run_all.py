@@ -17,7 +17,7 @@ def main() -> None:
     except InputError as error:
         print(f"left out the Census benchmarks: {error}")
         return
-    from benchmarks import budgets, census, coverage, estimators, paper, runtime
+    from benchmarks import budgets, census, coverage, estimators, paper, runtime, serving
 
     estimators.main()
     sys.argv = sys.argv[:1]
@@ -25,6 +25,7 @@ def main() -> None:
     budgets.main()
     coverage.main()
     runtime.main()
+    serving.main()
     paper.main()
 
 

@@ -213,7 +213,7 @@ def test_openapi_document_holds(server: Running) -> None:
     for path in ("/explain", "/v1/models/wine:explain", "/v1/models/wine:predict", "/v2/models/wine/infer"):
         assert tried[path, "positive"][0] > 10
         assert tried[path, "negative"][0] > 10
-        assert (tried[path, "positive"][1] > 5) == path.endswith("explain")
+        assert (tried[path, "positive"][1] > 0) == path.endswith("explain")
 
 
 # Rude clients -------------------------------------------------------------------------------------------------

@@ -245,3 +245,40 @@ def test_a_thousand_times_faster_than_kernelshap(ours: str) -> None:
     method = f"cortx explain, {ours} / shap kernel"
     assert max(runtime(method, "mean l2 error / mean l2 error")) < 1
     assert min(runtime(method, "explanations per second / explanations per second")) >= 1_000
+
+
+# Serving ---------------------------------------------------------------------------------------------------------
+
+
+def serving(method: str, metric: str, setting: str) -> dict[str, Any]:
+    (found,) = [
+        r for r in load("serving") if (r["method"], r["metric"]) == (method, metric) and r["setting"].endswith(setting)
+    ]
+    return found
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        pytest.param("/explain", marks=missed("0.24: docs/serving.md")),
+        pytest.param("/explain with neither", marks=missed("0.34: docs/serving.md")),
+        "V1 :predict",
+    ],
+)
+def test_half_the_rate_of_a_bare_echo(route: str) -> None:
+    assert serving(route, "requests per second / of the bare echo", "64 connections, closed loop")["median"] >= 0.5
+
+
+@missed("15 unloaded medians: docs/serving.md")
+def test_a_loaded_server_is_not_ten_times_slower() -> None:
+    loaded = serving("/explain", "seconds, 99th percentile", "open loop, independent clients")
+    alone = serving("/explain", "seconds, median", "1 connection, closed loop")
+    assert loaded["median"] <= 10 * alone["median"]
+
+
+def test_a_minute_at_full_load_has_no_error_and_takes_no_memory() -> None:
+    errors = serving("/explain", "errors other than 429", "closed loop, 60 s")
+    assert errors["value"] == 0
+    assert sum(errors["statuses"].values()) > 10_000
+    grown = serving("/explain", "bytes of memory, last - first (after 10 s)", "closed loop, 60 s")
+    assert grown["value"] < 2**20

@@ -314,8 +314,10 @@ class OnnxModel(Model):
         if isinstance(model, (str, Path)):
             if not Path(model).is_file():
                 raise InputError(f"there is no ONNX file {str(model)!r}")
+            settings = onnxruntime.SessionOptions()
+            settings.intra_op_num_threads = torch.get_num_threads()  # one place says how many threads a process uses
             try:
-                model = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+                model = onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
             except Exception as error:
                 raise InputError(f"{str(model)!r} is not a readable ONNX model: {error}") from error
         self.session = model

@@ -1,7 +1,7 @@
 """Attributions as JSON: what ``/explain`` and ``:explain`` answer.
 
 Answers are written as text, not as objects: everything but the numbers is the same in each, so it is written once,
-and all numbers of a batch become text in one call. This is ten times as fast, and the rest of a request is fast.
+and all numbers of a batch become text in one call.
 """
 
 from __future__ import annotations

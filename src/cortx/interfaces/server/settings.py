@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from cortx.errors import InputError
@@ -68,6 +69,7 @@ class Settings:
         return is_loopback(self.host)
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
