@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cortx.errors import ArtifactError, InputError
+from cortx.errors import ArtifactError, FingerprintError, InputError
 from cortx.images import Images, ImageSchema
 from cortx.interfaces.server.answers import Arrays, Names
 from cortx.interfaces.server.batcher import Batcher
@@ -232,7 +232,8 @@ class Catalog:
             if is_new:
                 entry.metrics.failed_versions.inc()
                 # What a model says of the rows it was asked for may hold their values.
-                told = isinstance(error, ArtifactError) and error.__cause__ is None
+                spoke = isinstance(error, FingerprintError) and error.__cause__ is not None
+                told = isinstance(error, ArtifactError) and not spoke
                 self.log.write("version_refused", model=entry.name, error=kind, text=str(error) if told else None)
             return
         swap(entry, new)
