@@ -18,7 +18,6 @@ from cortx.explainer.explainer import CoRTX
 from cortx.explainer.fingerprint import difference
 from cortx.explainer.labels import label_budget
 from cortx.explanation import Explanation
-from cortx.games.models import TorchModel
 from cortx.images import ImageSchema
 from cortx.interfaces.server.evidence import Evidence, most_misses
 from cortx.interfaces.server.pace import Pace, Paced
@@ -49,8 +48,6 @@ class Judge:
     def __init__(self, explainer: CoRTX, pace: Pace, confidence: float, seed: int, budget: int | None) -> None:
         assert explainer.game is not None
         fitted, game = explainer.fitted, copy(explainer.game)  # a copy: it counts its evaluations on its own
-        if isinstance(game.model, TorchModel):
-            game.model.module.eval()  # two threads must not switch it between training and evaluation
         game.model = Paced(game.model, pace)
         self.game, self.explainer = game, copy(explainer)
         self.explainer._attach(fitted, game)
