@@ -6,11 +6,13 @@ __all__ = [
     "ArtifactError",
     "BudgetError",
     "CortxError",
+    "EngineError",
     "FingerprintError",
     "InputError",
     "MissingDependencyError",
     "ModelError",
     "NotFittedError",
+    "StorageError",
 ]
 
 
@@ -40,6 +42,14 @@ class ArtifactError(CortxError):
 
 class FingerprintError(ArtifactError):
     """A saved explainer was loaded with a model other than the one it was fitted for."""
+
+
+class StorageError(CortxError, OSError):
+    """A file that cannot be read or written: a damaged one, a full disk, a folder that is not there."""
+
+
+class EngineError(CortxError, RuntimeError):
+    """Workers that could not be started, or died again and again at the same work."""
 
 
 class MissingDependencyError(CortxError, ImportError):

@@ -12,9 +12,10 @@ from cortx import __version__
 from cortx.errors import CortxError, InputError
 from cortx.interfaces import paper
 from cortx.interfaces.export import export
-from cortx.interfaces.files import TABLE_ENDINGS, load_model, read_file, replace_whole, write_file
+from cortx.interfaces.files import TABLE_ENDINGS, read_file, replace_whole, write_file
 from cortx.interfaces.server.command import serve
 from cortx.interfaces.show import show_evaluation, show_fit
+from cortx.named import load_model
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX

@@ -90,9 +90,10 @@ def serve(
         audit_cpu=audit_cpu, threads=threads, log_requests=log_requests,
     )  # fmt: skip
     _check_libraries()
-    from cortx.interfaces.files import load_model, read_file
+    from cortx.interfaces.files import read_file
     from cortx.interfaces.server.catalog import served_name
     from cortx.interfaces.server.serve import run
+    from cortx.named import load_model
 
     names = [served_name(folder) for folder in artifacts]
     models = by_name(model or [], names, "--model", load_model)
