@@ -386,6 +386,13 @@ def test_ours_on_the_surrogate_includes() -> None:
     assert area("cortx", "inclusion") >= 0.955
 
 
+@pytest.mark.xfail(strict=True, reason="0.954: the tables' seed, 0.961, is the best of three")
+def test_ours_on_the_surrogate_includes_over_seeds() -> None:
+    (found,) = [one for one in committed() if one["metric"] == "inclusion top1 over seeds"]
+    assert len(found["seeds"]) >= 3
+    assert found["value"] >= 0.955
+
+
 @pytest.mark.xfail(strict=True, reason="0.676 against labels with a relative standard error of 0.24; 0.70 was the aim")
 def test_ours_is_close_to_converged_labels() -> None:
     records = committed()
