@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 from cortx.version import __version__
 
 if TYPE_CHECKING:
+    from cortx import distributed as distributed
     from cortx import estimators as estimators
     from cortx import metrics as metrics
     from cortx import portable as portable
+    from cortx import ray as ray
+    from cortx import spark as spark
     from cortx.errors import CortxError as CortxError
     from cortx.estimators.shapley import shapley as shapley
     from cortx.explainer.artifact import load as load
@@ -37,12 +40,15 @@ _LAZY = {
     "Patches": "cortx.games.players:Patches",
     "Segments": "cortx.games.players:Segments",
     "Surrogate": "cortx.training.surrogate:Surrogate",
+    "distributed": "cortx.distributed",
     "estimators": "cortx.estimators",
     "load": "cortx.explainer.artifact:load",
     "metrics": "cortx.metrics",
     "plots": "cortx.interfaces.plots",
     "portable": "cortx.portable",
+    "ray": "cortx.ray",
     "shapley": "cortx.estimators.shapley:shapley",
+    "spark": "cortx.spark",
 }
 
 __all__ = [
@@ -54,12 +60,15 @@ __all__ = [
     "Segments",
     "Surrogate",
     "__version__",
+    "distributed",
     "estimators",
     "load",
     "metrics",
     "plots",
     "portable",
+    "ray",
     "shapley",
+    "spark",
 ]
 
 

@@ -29,12 +29,15 @@ def test_the_public_names_are_pinned() -> None:
         "Segments",
         "Surrogate",
         "__version__",
+        "distributed",
         "estimators",
         "load",
         "metrics",
         "plots",
         "portable",
+        "ray",
         "shapley",
+        "spark",
     ]
     for name in cortx.__all__:
         assert getattr(cortx, name) is not None
@@ -69,6 +72,7 @@ def test_every_registered_name_loads() -> None:
     [
         ("import cortx", ["torch", "numpy", "pandas", "typer"]),
         ("import cortx.interfaces.cli", ["torch", "numpy", "pandas", "matplotlib"]),
+        ("import cortx; cortx.distributed, cortx.ray, cortx.spark", ["torch", "pyarrow", "ray", "pyspark", "pandas"]),
         ("import cortx; cortx.portable", ["torch", "pandas", "onnx", "onnxruntime", "matplotlib"]),
         ("import cortx; cortx.Game, cortx.CoRTX", ["pandas", "polars", "sklearn", "shap", "matplotlib", "onnxruntime"]),
     ],

@@ -48,10 +48,14 @@ class Job(Protocol):
 
 
 class Engine(Protocol):
-    """Carries tasks to workers. `workers` is how many of them there are."""
+    """Carries tasks to workers."""
 
     name: str
-    workers: int
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        ...
 
     def run(self, job: Job, tasks: Iterable[Task]) -> Iterator[Done]:
         """Does all tasks, in any order, and yields each as it is finished.
