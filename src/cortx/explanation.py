@@ -95,6 +95,8 @@ class Explanation:
     """The level at which the bands and ``error_bound`` hold."""
     refined: BoolArray | None = None
     """The rows that were refined with the model, (rows,)."""
+    row_evaluations: IntArray | None = field(default=None, repr=False)
+    """What each row took of ``evaluations``, (rows,), where it was counted; the base value belongs to no row."""
 
     def __post_init__(self) -> None:
         if self.values.ndim not in (2, 3):
@@ -124,7 +126,7 @@ class Explanation:
 
     def _check_bounds(self, per_row: tuple[int, ...]) -> None:
         shapes = {"lower_bounds": self.shape, "upper_bounds": self.shape, "error_bound": per_row}
-        for name, shape in (shapes | {"refined": self.shape[:1]}).items():
+        for name, shape in (shapes | dict.fromkeys(("refined", "row_evaluations"), self.shape[:1])).items():
             given = getattr(self, name)
             if given is not None and given.shape != shape:
                 raise InputError(f"{name} must have shape {shape}, got {given.shape}")
@@ -267,6 +269,7 @@ class Explanation:
             upper_bounds=pick(self.upper_bounds),
             error_bound=pick(self.error_bound),
             refined=pick(self.refined),
+            row_evaluations=pick(self.row_evaluations),
             evaluations=round(self.evaluations * len(index) / max(1, len(self))),
             seconds=self.seconds * len(index) / max(1, len(self)),
         )

@@ -51,6 +51,8 @@ class Block:
     """Of the active players, (rows, n, outputs), where somebody gave one."""
     own_empty: Array | None = None
     """v(none) of each row, (rows, outputs), where rows have references of their own."""
+    spent: npt.NDArray[np.int64] | None = None
+    """Where somebody counts: model evaluations of each row, (rows,), to which every question adds."""
 
     @property
     def n_players(self) -> int:
@@ -72,12 +74,12 @@ class Block:
         if coalitions.ndim == 2 and (self.active == self.active[0]).all():
             wide = np.zeros((coalitions.shape[0], self.game.n_players), dtype=bool)
             wide[:, self.active[0]] = coalitions
-            return self.game.values(self.rows, wide, distinct=distinct)
+            return self.game.values(self.rows, wide, distinct=distinct, spent=self.spent)
         k = coalitions.shape[-2]
         wide = np.zeros((n_rows, k, self.game.n_players), dtype=bool)
         index = np.broadcast_to(self.active[:, None, :], (n_rows, k, self.n_players))
         np.put_along_axis(wide, index, np.broadcast_to(coalitions, index.shape), axis=2)
-        return self.game.values(self.rows, wide, distinct=distinct)
+        return self.game.values(self.rows, wide, distinct=distinct, spent=self.spent)
 
     def uniforms(self, count: int, stream: int) -> Array:
         """Uniform draws, (rows, count): each row's own, whatever block it sits in; other streams are independent."""

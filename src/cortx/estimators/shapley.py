@@ -95,7 +95,9 @@ def shapley(
         raise InputError(f"views must not be negative, got {views}")
     n_views = views_per_row(game, len(rows), views)
     with progress_bar(f"labels ({estimator.name})", len(rows), show=progress) as advance:
-        work = _Work(game, rows, full, empty, estimator, seed, advance, n_views, prior)
+        # Each row's own output, and its own v(none) where it is its own reference.
+        row_spent = np.full(len(rows), 1 if game.own_reference is None else 2, dtype=np.int64)
+        work = _Work(game, rows, full, empty, estimator, seed, advance, n_views, prior, row_spent)
         for n in np.unique(counts[counts > 0]):
             index = np.flatnonzero(counts == n)
             estimate = work.until(index, per_row, standard_error)
@@ -112,6 +114,7 @@ def shapley(
         error_std=errors[..., 0] if single else errors,
         outputs=full[..., 0] if single else full,
         evaluations=game.evaluations - spent,
+        row_evaluations=row_spent,
         seconds=perf_counter() - started,
         method="exact" if exact else estimator.name,
         views=work.all_views(),
@@ -124,9 +127,14 @@ def views_per_row(game: Game, n_rows: int, wanted: int | None = None) -> int:
         return 0  # a copy that is averaged over a background, or filled from its own image, is not a row
     if wanted is not None:
         return wanted
-    bytes_each = game.n_players * (1 + 8 * game.n_outputs) + 8 * game.n_outputs + 8
-    if isinstance(game.schema, ImageSchema):
-        bytes_each += 4 * game.schema.n_numbers  # a copy is learned from as an image
+    # A copy of an image is learned from as an image.
+    more = 4 * game.schema.n_numbers if isinstance(game.schema, ImageSchema) else 0
+    return views_in_memory(game.n_players, game.n_outputs, n_rows, more)
+
+
+def views_in_memory(n_players: int, n_outputs: int, n_rows: int, more_bytes: int = 0) -> int:
+    """Masked copies of each row that `VIEWS_MEMORY` holds, at most `MOST_VIEWS`."""
+    bytes_each = n_players * (1 + 8 * n_outputs) + 8 * n_outputs + 8 + more_bytes
     return min(MOST_VIEWS, VIEWS_MEMORY // (bytes_each * n_rows))
 
 
@@ -190,6 +198,8 @@ class _Work:
     advance: Advance
     n_views: int = 0
     prior: Prior | None = None
+    spent: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Model evaluations of each row, (rows,)."""
     views: list[Views] = field(default_factory=list)
 
     @property
@@ -252,12 +262,14 @@ class _Work:
         for members in self._blocks(index, budget):
             rows = index[members]
             active = self.active(rows)
+            spent = np.zeros(len(rows), dtype=np.int64)
             block = Block(
                 self.game, self.rows.take(rows), active, self.full[rows], self.stream, round_, self.n_views,
                 None if prior is None else Prior(prior.values[members], prior.scales[members]),
-                None if self.game.own_reference is None else self.empty[rows],
+                None if self.game.own_reference is None else self.empty[rows], spent,
             )  # fmt: skip
             estimate = self.estimator.estimate(block, budget)
+            self.spent[rows] += spent
             parts.append((members, estimate))
             if estimate.views is not None:
                 self.views.append(_wide(estimate.views, rows, active, self.game.n_players))

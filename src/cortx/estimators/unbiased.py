@@ -103,6 +103,8 @@ def contrast_of(block: Block, pairs: Tensor) -> Tensor:
         wide.scatter_(2, active, both)
         matrix = torch.from_numpy(block.rows.table.matrix).to(both.device)
         values = block.game.values_of(matrix, wide).double()
+        if block.spent is not None:
+            block.spent[:] += both.shape[1]
     else:
         values = on_device(block, block.values(both.cpu().numpy(), distinct=False))
     return (values[:, : pairs.shape[1]] - values[:, pairs.shape[1] :]) / 2

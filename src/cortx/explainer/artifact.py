@@ -20,12 +20,11 @@ from cortx.errors import ArtifactError, FingerprintError, InputError
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.fingerprint import ModelDifference, difference
 from cortx.explainer.fit import Fitted
+from cortx.explainer.game_json import GAME_ARRAYS, game_arrays, game_facts, game_spec
 from cortx.explainer.profile import Profile
 from cortx.games import Game, GameSpec
-from cortx.games.players import ImagePlayers, Players
+from cortx.games.players import ImagePlayers
 from cortx.images import ImageSchema
-from cortx.schema_json import schema_from_json, schema_to_json
-from cortx.tables import Schema
 from cortx.training.features import TableFeatures
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
@@ -84,7 +83,8 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
     manifest = _read_manifest(path)
     tensors = _read_weights(path, manifest)
     try:
-        settings, spec = manifest["settings"], _spec(manifest, tensors)
+        settings = manifest["settings"]
+        spec = game_spec(manifest, {name: tensors[name].numpy() for name in GAME_ARRAYS})
         recipe, profile = Recipe.from_json(manifest["recipe"]), Profile.from_json(manifest["profile"])
         network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
         calibration, curve = _calibration(manifest, tensors), manifest["learning_curve"]
@@ -124,11 +124,8 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     tensors = {
         f"network.{name}": tensor.cpu().contiguous().clone() for name, tensor in fitted.network.state_dict().items()
     }
-    spec = fitted.spec
     arrays = {
-        "game.absent": spec.absent,
-        "game.base_values": spec.base_values,
-        "game.column_player": spec.players.column_player,
+        **game_arrays(fitted.spec),
         "probe.rows": fitted.probe,
         "probe.outputs": fitted.probe_outputs,
     }
@@ -139,20 +136,10 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
 
 
 def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> dict[str, Any]:
-    spec = fitted.spec
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "table": spec.schema.to_json() if isinstance(spec.schema, ImageSchema) else schema_to_json(spec.schema),
-        "players": list(spec.players.names),
-        "explains": {
-            "output": spec.output,
-            "target": spec.target,
-            "output_names": None if spec.output_names is None else list(spec.output_names),
-            "base_values": spec.base_values.tolist(),
-            "model_frame": spec.frame,
-            **_image_facts(spec),
-        },
+        **game_facts(fitted.spec),
         "settings": {"heads": list(fitted.heads), "unseen": explainer.unseen, "seed": fitted.seed},
         "quality": fitted.quality,
         "calibration": _calibration_facts(fitted.calibration),
@@ -168,14 +155,6 @@ def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> di
             **{name: _version(name) for name in ("torch", "numpy", "safetensors")},
         },
     }
-
-
-def _image_facts(spec: GameSpec) -> dict[str, Any]:
-    """What an image game has besides."""
-    if not isinstance(spec.players, ImagePlayers):
-        return {}
-    grid = None if spec.players.grid is None else list(spec.players.grid)
-    return {"patch_grid": grid, "own_reference": spec.own_reference, "precision": spec.precision}
 
 
 def _calibration_facts(calibration: Calibration | None) -> dict[str, Any] | None:
@@ -250,35 +229,6 @@ def _read_weights(path: Path, manifest: dict[str, Any]) -> dict[str, torch.Tenso
         return load_file(weights)
     except SafetensorError as error:
         raise ArtifactError(f"{weights} is damaged ({error}); copy or save the explainer again") from error
-
-
-def _spec(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> GameSpec:
-    explains = manifest["explains"]
-    names = explains["output_names"]
-    schema: Schema | ImageSchema
-    players: Players
-    if "image" in manifest["table"]:
-        schema = ImageSchema.from_json(manifest["table"])
-        grid = explains["patch_grid"]
-        pixel_player = schema.to_pixels(tensors["game.column_player"].numpy())
-        players = ImagePlayers.of(
-            tuple(manifest["players"]), pixel_player, schema, None if grid is None else tuple(grid)
-        )
-    else:
-        schema = schema_from_json(manifest["table"])
-        players = Players(tuple(manifest["players"]), tensors["game.column_player"].numpy())
-    return GameSpec(
-        schema=schema,
-        absent=tensors["game.absent"].numpy(),
-        players=players,
-        output=explains["output"],
-        target=explains["target"],
-        frame=explains["model_frame"],
-        base_values=tensors["game.base_values"].numpy(),
-        output_names=None if names is None else tuple(names),
-        own_reference=explains.get("own_reference"),
-        precision=explains.get("precision"),
-    )
 
 
 def _network(

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cortx.seeding import numpy_generator
+
 Array = npt.NDArray[np.float64]
 
 # The same model gives the same outputs up to float rounding; another one differs by far more of their spread.
 FINGERPRINT_TOLERANCE = 1e-3
+N_PROBES = 32
 REDUCED_TOLERANCE = 2e-2
 """In reduced precision, where another choice of kernels on the same GPU already changes the third digit."""
 
@@ -34,3 +37,10 @@ def difference(now: Array, before: Array, precision: str | None = None) -> Model
     output = int((differences / spreads).argmax())
     tolerance = FINGERPRINT_TOLERANCE if precision is None else REDUCED_TOLERANCE
     return ModelDifference(float(differences[output]), float(spreads[output]), tolerance)
+
+
+def probe_rows(matrix: Array, seed: int, count: int = N_PROBES) -> Array:
+    """Rows whose columns are each drawn on their own from the rows of a table, so that none of these is stored."""
+    generator = numpy_generator(seed, "probes")
+    index = generator.integers(0, len(matrix), size=(min(count, len(matrix)), matrix.shape[1]))
+    return np.take_along_axis(matrix, index, axis=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,8 +79,15 @@ class Labels:
 
 
 def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Array | None) -> Labels:
-    """Reads ``labels=``: an `Explanation` with its rows, or a pair (indices into the table, values)."""
+    """Reads ``labels=``: an `Explanation` with its rows, a folder of labels, or a pair (indices into X, values)."""
+    from cortx.explainer.label_folder import LabelFolder  # it builds on this module
+
     outputs: Any
+    if isinstance(labels, (str, os.PathLike)):
+        labels = LabelFolder.open(labels)
+    if isinstance(labels, LabelFolder):
+        labels.check(game)
+        labels = labels.read()
     if isinstance(labels, Explanation):
         if labels.data is None:
             raise InputError("labels= is an Explanation without its rows; give (indices, values) instead")
@@ -102,7 +110,9 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
         try:
             indices, values = labels
         except (TypeError, ValueError) as error:
-            raise InputError("labels= takes an Explanation, or a pair: indices into X, and their values") from error
+            raise InputError(
+                "labels= takes an Explanation, a folder of labels, or a pair: indices into X, and their values"
+            ) from error
         assert rows is not None
         assert outputs_of_rows is not None
         index = np.asarray(indices)

@@ -215,22 +215,31 @@ def averaged(rounds: list[Labels], asks: tuple[Ask, ...]) -> Labels:
     """One label for each row from independent rounds, weighted by cost; an exact one makes the others needless."""
     if len(rounds) == 1:
         return rounds[0]
-    values = np.stack([labels.values for labels in rounds])  # (rounds, rows, players, outputs)
+    values = np.stack([labels.values for labels in rounds])
     errors = np.stack([_known_errors(labels) for labels in rounds])
-    exact = (errors == 0).all(axis=(2, 3))  # (rounds, rows)
-    shares = np.repeat(np.array([[ask.values] for ask in asks], dtype=np.float64), values.shape[1], axis=1)
-    shares = np.where(exact.any(axis=0), exact, shares)
-    shares = (shares / shares.sum(axis=0))[..., None, None]
-    # What has no share adds nothing, not even the error that nobody knows.
-    squared = np.where(shares > 0, np.square(shares * errors), 0.0).sum(axis=0)
+    costs = np.repeat(np.array([[ask.values] for ask in asks], dtype=np.float64), values.shape[1], axis=1)
+    values, errors = merged(values, errors, costs)
     return replace(
         rounds[0],
-        values=(shares * values).sum(axis=0),
-        errors=np.sqrt(squared),
+        values=values,
+        errors=errors,
         evaluations=sum(labels.evaluations for labels in rounds),
         seconds=sum(labels.seconds for labels in rounds),
         views=None,
     )
+
+
+def merged(values: Array, errors: Array, costs: Array) -> tuple[Array, Array]:
+    """The same on arrays: (rounds, rows, players, outputs) twice, and what each round cost each row, (rounds, rows).
+
+    A round that a row has not had costs nothing, and adds nothing.
+    """
+    exact = (errors == 0).all(axis=(2, 3)) & (costs > 0)  # (rounds, rows)
+    shares = np.where(exact.any(axis=0), exact, costs)
+    shares = (shares / shares.sum(axis=0))[..., None, None]
+    # What has no share adds nothing, not even the error that nobody knows.
+    squared = np.where(shares > 0, np.square(shares * errors), 0.0).sum(axis=0)
+    return (shares * values).sum(axis=0), np.sqrt(squared)
 
 
 def _known_errors(labels: Labels) -> Array:

@@ -20,6 +20,7 @@ from cortx.tables import FRAMES, Matrix, Schema, Table, convert_schema, plain, r
 
 BoolArray = npt.NDArray[np.bool_]
 Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 MIB = 2**20
 IMAGE_COPIES = 40
 """How many float32 copies of an image a convolutional network holds at a time, about."""
@@ -351,19 +352,24 @@ class Game:
         parts = [self._predict(table.matrix[part].copy(), table.schema) for part in _slices(len(table), self._chunk)]
         return np.concatenate(parts)
 
-    def values(self, rows: Rows, coalitions: BoolArray, *, distinct: bool = False) -> Array:
+    def values(
+        self, rows: Rows, coalitions: BoolArray, *, distinct: bool = False, spent: IntArray | None = None
+    ) -> Array:
         """v(S) for every row and coalition, (rows, k, outputs).
 
         `coalitions` is (k, players) for all rows or (rows, k, players). Coalitions that give a row the same
-        masked copy are evaluated once; `distinct` says that there are none, and saves the search.
+        masked copy are evaluated once; `distinct` says that there are none, and saves the search. What each row costs
+        is added to `spent`, (rows,).
         """
         coalitions = np.asarray(coalitions, dtype=bool)
         shared = coalitions.ndim == 2
         self._check_coalitions(coalitions.shape if not shared else (len(rows), *coalitions.shape), len(rows))
         if not distinct:
             per_row = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:]))
-            return self._values_of_distinct(rows, per_row & rows.active[:, None, :])
+            return self._values_of_distinct(rows, per_row & rows.active[:, None, :], spent)
         k = coalitions.shape[-2]
+        if spent is not None:
+            spent += self.evaluations_per_value * k
         result = np.empty((len(rows), k, self.n_outputs))
         chunk = self._chunk
         for row_part in _slices(len(rows), max(1, chunk // k)):
@@ -373,7 +379,7 @@ class Game:
                 result[row_part, k_part] = self._masked(matrix, part, rows.table.schema)
         return result
 
-    def _values_of_distinct(self, rows: Rows, coalitions: BoolArray) -> Array:
+    def _values_of_distinct(self, rows: Rows, coalitions: BoolArray, spent: IntArray | None) -> Array:
         """Evaluates each row's different coalitions once and copies the results to their duplicates."""
         n, k, _ = coalitions.shape
         words = coalition_words(coalitions)
@@ -381,6 +387,8 @@ class Game:
         ordered = np.take_along_axis(words, order, axis=1)
         is_new = np.ones((n, k), dtype=bool)
         is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        if spent is not None:
+            spent += self.evaluations_per_value * is_new.sum(axis=1)
         place = np.cumsum(is_new).reshape(n, k) - 1  # of each sorted coalition among the different ones
         inverse = np.empty((n, k), dtype=np.int64)
         np.put_along_axis(inverse, order, place, axis=1)
@@ -545,10 +553,19 @@ class Game:
         )
 
     @classmethod
-    def from_spec(cls, model: Any, spec: GameSpec, memory_budget: int | None = None) -> Game:
-        """The game of a spec, with a model again."""
-        if isinstance(spec.schema, ImageSchema):
-            return cls._image_game(model, spec, memory_budget)
+    def from_spec(
+        cls, model: Any, spec: GameSpec, memory_budget: int | None = None, *, known_base: bool = False
+    ) -> Game:
+        """The game of a spec, with a model again; with `known_base` the spec's base values are not asked for again."""
+        of_images = isinstance(spec.schema, ImageSchema)
+        game = (cls._image_game if of_images else cls._table_game)(model, spec, memory_budget)
+        if known_base:
+            game.base_values = spec.base_values
+        return game
+
+    @classmethod
+    def _table_game(cls, model: Any, spec: GameSpec, memory_budget: int | None) -> Game:
+        assert isinstance(spec.schema, Schema)
         columns = enumerate(spec.players.names)
         groups = {name: np.flatnonzero(spec.players.column_player == i).tolist() for i, name in columns}
         game = cls(

@@ -1,0 +1,508 @@
+"""A folder of labels that only grows: Parquet files, each written whole, and the game and model they belong to.
+
+Every label knows its row by content, its round and what it cost. Rounds of a row are independent of each other and are
+merged when the folder is read. Nothing is ever replaced, so a killed run loses only what was not finished.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cortx.errors import ArtifactError, FingerprintError, InputError, StorageError
+from cortx.estimators.shapley import views_in_memory
+from cortx.explainer.fingerprint import difference
+from cortx.explainer.game_difference import game_difference, name_difference
+from cortx.explainer.game_json import game_arrays, game_facts, game_spec
+from cortx.explainer.label_part import COLUMNS, LabelPart, arrow
+from cortx.explainer.store import merged
+from cortx.explanation import Explanation, Views
+from cortx.games import Game, GameSpec
+from cortx.seeding import mix, stream_seed
+from cortx.tables import Schema, write_table
+from cortx.version import __version__
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+FORMAT, FORMAT_VERSION = "cortx-labels", 1
+MANIFEST = "labels.json"
+CALIBRATION_SHARE = 0.15
+KEYS = ["word", "round", "evaluations"]
+TEMPORARY = ".tmp-"
+SECONDS_UNFINISHED = 3_600
+"""What is unfinished for so long was left behind by a kill."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spent:
+    """What was paid for each labelled row: rounds, evaluations in all, and those of its dearest round, (rows,) each."""
+
+    words: Words
+    rounds: IntArray
+    evaluations: IntArray
+    dearest: IntArray
+
+    @staticmethod
+    def none() -> Spent:
+        empty = np.zeros(0, dtype=np.int64)
+        return Spent(np.zeros(0, dtype=np.uint64), empty, empty, empty)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def of(self, words: Words) -> Spent:
+        """The same for these rows, in their order; zero where there is nothing."""
+        if len(self) == 0:
+            none = np.zeros(len(words), dtype=np.int64)
+            return Spent(words, none, none, none)
+        place = np.minimum(np.searchsorted(self.words, words), len(self) - 1)
+        known = self.words[place] == words
+        return Spent(words, *(np.where(known, part[place], 0) for part in self._counts))
+
+    @property
+    def _counts(self) -> tuple[IntArray, IntArray, IntArray]:
+        return self.rounds, self.evaluations, self.dearest
+
+
+@dataclass(frozen=True, eq=False)
+class LabelFolder:
+    """Labels of one game, model and seed. What was labelled once is never paid for again."""
+
+    path: Path
+    spec: GameSpec
+    seed: int
+    probe: Array
+    """Rows by which the model is recognised, in the codes of the spec's schema, and its outputs there."""
+    probe_outputs: Array
+    fingerprints: dict[str, str]
+    """Of "game" and "model": every file names both."""
+
+    # Opening ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, folder: str | os.PathLike[str], game: Game, schema: Schema, probe: Array, seed: int) -> LabelFolder:
+        """A new folder for the labels of this game; its base value is evaluated.
+
+        `schema` is that of the rows and of `probe`, (probes, columns).
+        """
+        path = folder_path(folder)
+        refuse_foreign(path)
+        spec = game.spec(schema)
+        outputs = np.ascontiguousarray(game.fingerprint(probe, schema))
+        from safetensors.numpy import save
+
+        kept = save({**game_arrays(spec), "probe.rows": np.ascontiguousarray(probe), "probe.outputs": outputs})
+        digest = hashlib.sha256(kept).hexdigest()
+        facts = game_facts(spec)
+        asked = [facts["table"], facts["players"], spec.output, spec.target, seed]
+        prints = {
+            "game": _sha(asked, spec.absent.tobytes(), spec.players.column_player.tobytes()),
+            "model": _sha(outputs.tobytes(), spec.base_values.tobytes()),
+        }
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "seed": seed,
+            "fingerprints": prints,
+            **facts,
+            "arrays": {"file": f"game-{digest[:12]}.safetensors", "sha256": digest},
+            "versions": {"cortx": __version__},
+        }
+        path.mkdir(parents=True, exist_ok=True)
+        write_whole(path / str(manifest["arrays"]["file"]), kept)
+        write_whole(path / MANIFEST, (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> LabelFolder:
+        """The folder with what lies there."""
+        path = folder_path(folder)
+        manifest = _read_manifest(path)
+        try:
+            entry = manifest["arrays"]
+            arrays = _read_arrays(path / Path(entry["file"]).name, entry["sha256"])
+            return cls(
+                path=path,
+                spec=game_spec(manifest, arrays),
+                seed=int(manifest["seed"]),
+                probe=arrays["probe.rows"],
+                probe_outputs=arrays["probe.outputs"],
+                fingerprints={name: str(manifest["fingerprints"][name]) for name in ("game", "model")},
+            )
+        except (KeyError, TypeError, ValueError, InputError) as error:
+            raise ArtifactError(f"{path / MANIFEST} is damaged ({error!r}); restore it from a copy") from error
+
+    def __repr__(self) -> str:
+        return f"LabelFolder({str(self.path)!r}, {len(self.parts())} files, seed {self.seed})"
+
+    # The game -----------------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema:
+        assert isinstance(self.spec.schema, Schema)
+        return self.spec.schema
+
+    def game(self, model: Any, memory_budget: int | None = None) -> Game:
+        """The labels' game, with its model again; another model is refused. Nothing of this is counted."""
+        game = Game.from_spec(model, self.spec, memory_budget, known_base=True)
+        self.check_model(game)
+        return game
+
+    def check_names(self, columns: Sequence[str], seed: int) -> None:
+        """Raises `ArtifactError` with the reason if rows with these columns, or labels of this seed, are others."""
+        seeds = None if seed == self.seed else f"the seed: it was {self.seed}, now {seed}"
+        self._refuse(seeds or name_difference(self.schema.names, columns))
+
+    def check(self, game: Game) -> None:
+        """Raises `ArtifactError` with the reason if labels of this game do not belong here."""
+        differs: str | None = "the game: it is now one of images"
+        if not game.of_images:
+            now = replace(
+                self.spec, schema=game.schema, absent=game.absent, players=game.players, output=game.model.output,
+                target=game.target,
+            )  # fmt: skip
+            differs = game_difference(self.spec, now)
+        self._refuse(differs)
+        self.check_model(game)
+
+    def _refuse(self, differs: str | None) -> None:
+        if differs is not None:
+            raise ArtifactError(
+                f"the labels in {self.path} belong to another game, which may not be mixed with them. What differs "
+                f"is {differs}. Use the same settings, or another folder"
+            )
+
+    def check_model(self, game: Game, where: str = "") -> None:
+        """Raises `FingerprintError` if the model does not give the outputs that were kept; `where`: on what host."""
+        table = game.rows(_like(game, write_table(self.probe, self.schema), self.probe)).table
+        outputs = game.fingerprint(table.matrix, table.schema)
+        if outputs.shape != self.probe_outputs.shape:
+            raise FingerprintError(
+                f"the model{where} gives {outputs.shape[1]} outputs, the labels in {self.path} are of "
+                f"{self.probe_outputs.shape[1]}"
+            )
+        found = difference(outputs, self.probe_outputs, game.precision)
+        if not found.same:
+            raise FingerprintError(
+                f"the model{where} is not the one of the labels in {self.path}: on {len(self.probe)} probe rows the "
+                f"outputs differ by up to {found.largest:.3g} (their spread is {found.spread:.3g}); use that model, or "
+                "another folder"
+            )
+
+    @property
+    def base_evaluations(self) -> int:
+        """What v(none) cost, once for all labels."""
+        return len(self.spec.absent)
+
+    # Writing ------------------------------------------------------------------------------------------------------
+
+    def part_name(self, words: Words, round: int, values: int) -> str:
+        """The file of these rows, this round and so many values v(S) each: the same work has the same name."""
+        return f"part-{round:03d}-{_sha(words.tobytes(), values)[:20]}.parquet"
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def append(self, part: LabelPart, values: int) -> str:
+        """Writes labels as a new file, whole or not at all; labels that are there already stay as they are."""
+        name = self.part_name(part.words, part.round, values)
+        if self.has(name):
+            return name
+        pa = arrow()
+        facts = {
+            "format": FORMAT, "format_version": FORMAT_VERSION, **self.fingerprints, "round": part.round,
+            "values": values, "seconds": round(part.seconds, 3), "cortx": __version__,
+        }  # fmt: skip
+        table = part.to_arrow().replace_schema_metadata({"cortx": json.dumps(facts)})
+        sink = pa.BufferOutputStream()
+        pa.parquet.write_table(table, sink, compression="zstd", write_page_checksum=True)
+        write_whole(self.path / name, sink.getvalue())
+        return name
+
+    def remove_unfinished(self) -> None:
+        """Removes what killed writers left behind."""
+        for path in self.path.glob(f"{TEMPORARY}*"):
+            try:
+                if time.time() - path.stat().st_mtime > SECONDS_UNFINISHED:
+                    path.unlink()
+            except OSError:
+                continue  # somebody else removed it
+
+    # Reading ------------------------------------------------------------------------------------------------------
+
+    def parts(self) -> list[Path]:
+        return sorted(path for path in self.path.glob("*.parquet") if not path.name.startswith("."))
+
+    def spent(self) -> Spent:
+        """What was paid for each labelled row."""
+        words, rounds, evaluations = _joined([self._columns(path, KEYS)[0] for path in self.parts()])
+        kept = _once(words, rounds, evaluations)
+        unique, place = np.unique(words[kept], return_inverse=True)
+        cost = evaluations[kept]
+        total, dearest = np.zeros(len(unique), dtype=np.int64), np.zeros(len(unique), dtype=np.int64)
+        np.add.at(total, place, cost)
+        np.maximum.at(dearest, place, cost)
+        return Spent(unique, np.bincount(place, minlength=len(unique)).astype(np.int64), total, dearest)
+
+    def read(self) -> Explanation:
+        """All labels: rounds merged, rows in the order in which they are chosen, with the views that came free."""
+        spent = self.spent()
+        if len(spent) == 0:
+            raise InputError(f"there are no labels in {self.path} yet; make some with cortx label")
+        order = np.argsort(priorities(spent.words, self.seed))
+        place_of = np.empty(len(order), dtype=np.int64)
+        place_of[order] = np.arange(len(order))
+        n, n_players, n_outputs = len(spent), len(self.spec.players), len(self.spec.base_values)
+        n_rounds = int(spent.rounds.max())
+        values = np.zeros((n_rounds, n, n_players, n_outputs))
+        errors, costs = np.zeros_like(values), np.zeros((n_rounds, n))
+        outputs, next_round = np.zeros((n, n_outputs)), np.zeros(n, dtype=np.int64)
+        exact = np.zeros(n, dtype=bool)
+        tables, positions, views, seconds = [], [], [], 0.0
+        for part, fresh in self._read_parts(views_in_memory(n_players, n_outputs, n)):
+            place = place_of[np.searchsorted(spent.words, part.words[fresh])]
+            at = next_round[place], place
+            values[at], errors[at], costs[at] = part.values[fresh], part.errors[fresh], part.evaluations[fresh]
+            first = next_round[place] == 0
+            outputs[place[first]] = part.outputs[fresh][first]
+            tables.append(part.rows.take(np.flatnonzero(fresh)[first]))
+            positions.append(place[first])
+            some = None if part.views is None else part.views.of_rows(np.flatnonzero(fresh))
+            if some is not None:
+                new = ~exact[place][some.rows]
+                if new.any():
+                    views.append(Views(place[some.rows][new], some.kept[new], some.values[new], some.outputs[new]))
+            exact[place] |= part.exact[fresh]
+            next_round[place] += 1
+            seconds += part.seconds * float(fresh.mean())
+        single = n_outputs == 1
+        each: Any = np.s_[..., 0] if single else np.s_[:]
+        label, error = (values[0], errors[0]) if n_rounds == 1 else merged(values, errors, costs)
+        evaluations = costs.sum(axis=0).astype(np.int64)
+        rows = arrow().concat_tables(tables, promote_options="permissive")
+        return Explanation(
+            values=label[each],
+            base_values=np.tile(self.spec.base_values, (n, 1))[each],
+            feature_names=self.spec.players.names,
+            data=as_given(rows.take(np.argsort(np.concatenate(positions))), self.schema),
+            output_names=self.spec.output_names,
+            error_std=error[each],
+            outputs=outputs[each],
+            evaluations=int(evaluations.sum()) + self.base_evaluations,
+            row_evaluations=evaluations,
+            seconds=seconds,
+            method="+".join(sorted({"exact" if one else "kernel" for one in np.unique(exact)})),
+            views=_in_order(views),
+        )
+
+    def split(self, calibration_share: float = CALIBRATION_SHARE) -> tuple[Explanation, Explanation]:
+        """Labels to learn from, and others for `CoRTX.calibrate`: fit on the first, calibrate on the second.
+
+        The role of a row depends on its content and the seed alone: a folder that has grown keeps them all.
+        """
+        if not 0 < calibration_share < 1:
+            raise InputError(f"calibration_share must lie between 0 and 1, got {calibration_share}")
+        labels = self.read()
+        words = np.sort(priorities(self.spent().words, self.seed))  # one for each label, in their order
+        drawn = mix(words ^ np.uint64(stream_seed(self.seed, "calibration")))
+        calibrates = drawn < np.uint64(int(calibration_share * 2**64))
+        return _of_rows(labels, ~calibrates, self.base_evaluations), _of_rows(labels, calibrates, 0)
+
+    def _read_parts(self, most_views: int) -> Iterator[tuple[LabelPart, npt.NDArray[np.bool_]]]:
+        """Every part in the order of rounds, with a flag for each label that counts: one a row and round."""
+        paths = self.parts()
+        keys = [self._columns(path, KEYS)[0] for path in paths]
+        words, rounds, evaluations = _joined(keys)
+        counts = np.zeros(len(words), dtype=bool)
+        counts[_once(words, rounds, evaluations)] = True
+        start = 0
+        for path, key in zip(paths, keys, strict=True):
+            here = counts[start : start + len(key)]
+            start += len(key)
+            if here.any():
+                table, facts = self._columns(path, None)
+                yield LabelPart.from_arrow(table, len(self.spec.players), float(facts["seconds"]), most_views), here
+
+    def _columns(self, path: Path, names: list[str] | None) -> tuple[Any, dict[str, Any]]:
+        """Columns of a part, checked: that it is whole, ours, and of this game and model."""
+        pa = arrow()
+        try:
+            with pa.OSFile(str(path)) as file:
+                opened = pa.parquet.ParquetFile(file, page_checksum_verification=True)
+                text = (opened.schema_arrow.metadata or {}).get(b"cortx")
+                facts = {} if text is None else json.loads(text)
+                table = opened.read(names) if facts else None
+                if table is not None:
+                    table.select(COLUMNS if names is None else names)
+        except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+            raise StorageError(
+                f"{path} is damaged ({error}); restore it from a copy, or delete it: its labels will be made again"
+            ) from error
+        if facts.get("format") != FORMAT:
+            raise ArtifactError(f"{path} is no file of labels; move it out of the folder")
+        for what, words in (("game", "the reference, players, output or seed"), ("model", "the model")):
+            if facts.get(what) != self.fingerprints[what]:
+                raise ArtifactError(
+                    f"{path} holds labels of another {what} ({words} differ from what {MANIFEST} says); move it out of "
+                    "the folder"
+                )
+        return table, facts
+
+
+def priorities(words: Words, seed: int) -> Words:
+    """The order in which rows are labelled, smallest first: random, and a property of the row's content alone."""
+    return mix(words ^ mix(np.asarray([stream_seed(seed, "labelled rows")], dtype=np.uint64)))
+
+
+def as_given(rows: Any, schema: Schema) -> Any:
+    """Rows of an Arrow table in a kind that a game of this schema reads: an array has no names to match."""
+    if schema.frame != "numpy":
+        return rows
+    matrix = np.stack([column.to_numpy() for column in rows.columns], axis=1)
+    return matrix.astype(schema.columns[0].dtype) if matrix.dtype.kind != "f" else matrix
+
+
+def _like(game: Game, frame: Any, matrix: Array) -> Any:
+    """Probe rows in a kind that leaves the game as it is."""
+    return matrix if isinstance(game.schema, Schema) and game.schema.frame == "numpy" else frame
+
+
+def _joined(keys: list[Any]) -> tuple[Words, IntArray, IntArray]:
+    """The columns `KEYS` of all parts."""
+    words, rounds, evaluations = (
+        np.concatenate([np.zeros(0, dtype=kind), *(table[name].to_numpy().astype(kind) for table in keys)])
+        for name, kind in zip(KEYS, (np.uint64, np.int64, np.int64), strict=True)
+    )
+    return words, rounds, evaluations
+
+
+def _once(words: Words, rounds: IntArray, evaluations: IntArray) -> IntArray:
+    """Places of one label for each row and round, in their order; of two that are there, the dearer one counts.
+
+    Two are there when somebody thought that a worker was dead, and it was not: they come from the same draws.
+    """
+    order = np.lexsort((-evaluations, rounds, words))
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (words[order][1:] != words[order][:-1]) | (rounds[order][1:] != rounds[order][:-1])
+    return np.sort(order[new])
+
+
+def _in_order(views: list[Views]) -> Views | None:
+    """In the order of rows, however they were divided into files: training draws from it."""
+    if not views:
+        return None
+    joined = Views.concatenate(views)
+    order = np.argsort(joined.rows, kind="stable")
+    return Views(joined.rows[order], joined.kept[order], joined.values[order], joined.outputs[order])
+
+
+def _of_rows(labels: Explanation, chosen: npt.NDArray[np.bool_], base_evaluations: int) -> Explanation:
+    """Some of the labels with exactly what they cost."""
+    part = labels[chosen]
+    assert part.row_evaluations is not None
+    return replace(part, evaluations=int(part.row_evaluations.sum()) + base_evaluations)
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def folder_path(folder: str | os.PathLike[str]) -> Path:
+    text = os.fspath(folder)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
+        raise InputError(f"a folder of labels lies on a file system that all workers see, not at an address: {text!r}")
+    return Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def write_whole(path: Path, content: Any) -> None:
+    """Writes under another name in the same folder, then renames: a file is there whole or not at all."""
+    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(6)}-{path.name}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _keep_name(path.parent)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        why = f"the disk is full ({error}); free some space and run again" if full else str(error)
+        raise StorageError(f"{path} could not be written: {why}; what is finished is kept") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _keep_name(folder: Path) -> None:
+    """A rename survives a power cut only once its folder is written too."""
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError:
+        return  # not every shared file system can
+    finally:
+        os.close(opened)
+
+
+def _sha(*parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else json.dumps(part).encode())
+    return digest.hexdigest()
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises `ArtifactError` if a folder with other things is there.
+
+    Files without a manifest that a killed run may have left are ours.
+    """
+    if path.exists() and not path.is_dir():
+        raise ArtifactError(f"{path} is a file; give a folder for the labels")
+    ours = (TEMPORARY, "game-")
+    if path.exists() and any(not item.name.startswith(ours) for item in path.iterdir()):
+        raise ArtifactError(f"{path} exists and is not a folder of labels: it has no {MANIFEST}; choose another folder")
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ArtifactError(f"there is no folder of labels at {path}")
+    if not (path / MANIFEST).is_file():
+        raise ArtifactError(f"{path} is not a folder of labels: it has no {MANIFEST}")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ArtifactError(f"{path / MANIFEST} is damaged ({error}); restore it from a copy") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise ArtifactError(f"{path} is not a folder of labels: its {MANIFEST} does not say {FORMAT!r}")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise ArtifactError(
+            f"the labels in {path} were written in format {manifest.get('format_version')}, this cortx reads "
+            f"{FORMAT_VERSION}; use the cortx version named in {MANIFEST}"
+        )
+    return manifest
+
+
+def _read_arrays(path: Path, sha256: str) -> dict[str, npt.NDArray[Any]]:
+    from safetensors.numpy import load
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read ({error}); copy the whole folder") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ArtifactError(f"{path} is damaged: its checksum is not the one in {MANIFEST}; restore it from a copy")
+    arrays: dict[str, npt.NDArray[Any]] = load(content)
+    return arrays
