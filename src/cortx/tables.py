@@ -23,6 +23,22 @@ WHOLE_UP_TO = 2**53
 """Whole numbers beyond this have no float64 of their own."""
 
 
+class RowError(InputError):
+    """A row that cannot be used: the text before its number, the number, the text after it."""
+
+    def __init__(self, before: str, row: int | None = None, after: str = "") -> None:
+        super().__init__(before, row, after)
+
+    def __str__(self) -> str:
+        before, row, after = self.args
+        return f"{before}{'' if row is None else row}{after}"
+
+    def counted_from(self, first: int) -> RowError:
+        """The same error where the rows are a part of a table that starts at its row `first`."""
+        before, row, after = self.args
+        return RowError(before, None if row is None else row + first, after)
+
+
 @dataclass(frozen=True)
 class Column:
     """One column: its name, whether its values are categories, and the caller's dtype."""
@@ -115,9 +131,10 @@ def read_table(
     infinite = np.isinf(table.matrix)
     if infinite.any():
         rows, columns = np.nonzero(infinite)
-        raise InputError(
-            f"{what} has infinite values: column {table.schema.names[columns[0]]!r}, row {rows[0]} "
-            f"({infinite.sum()} in all); replace them by a large number or a missing value"
+        raise RowError(
+            f"{what} has infinite values: column {table.schema.names[columns[0]]!r}, row ",
+            int(rows[0]),
+            f" ({infinite.sum()} in all); replace them by a large number or a missing value",
         )
     return table
 
@@ -265,13 +282,14 @@ def _code(
 
     A missing value is a value of its own, None, whatever stands for it.
     """
-    position = {_key(value): code for code, value in enumerate(known)}
-    values = list(known)
     try:
-        unique = series.unique(maintain_order=True).to_list()
+        unique, local, missing = _factorized(series)
     except TypeError as error:
         raise InputError(f"column {name!r} of {what} holds values that are no categories ({error})") from error
-    for value in unique:
+    position = {_key(value): code for code, value in enumerate(known)}
+    values = list(known)
+    lookup = np.empty(len(unique), dtype=np.int64)
+    for place, value in enumerate(unique):
         if _is_missing(value):
             value = None
         elif not isinstance(value, (str, bool, np.bool_, int, float)):
@@ -282,16 +300,43 @@ def _code(
         if _key(value) not in position:
             position[_key(value)] = len(values)
             values.append(value)
+        lookup[place] = position[_key(value)]
+    return lookup[local], tuple(values), missing
+
+
+def _factorized(series: Any) -> tuple[list[Any], npt.NDArray[np.int64], Any]:
+    """A column's different values in order of appearance, each row's position among them, and its missing value."""
+    native = series.to_native()
     if series.implementation.value == "pandas":
         import pandas as pd
 
-        native = series.to_native()
         missing = next(iter(native[native.isna()]), None)
-        local, uniques = pd.factorize(native, use_na_sentinel=True)
-        lookup = [position[_key(value)] for value in uniques] + [position.get(_key(None), -1)]
-        return np.array(lookup, dtype=np.int64)[local], tuple(values), missing
-    codes = (position[_key(None if _is_missing(value) else value)] for value in series.to_list())
-    return np.fromiter(codes, dtype=np.int64, count=len(series)), tuple(values), None
+        local, unique = pd.factorize(native, use_na_sentinel=True)
+        unique = list(unique)
+        gaps = local < 0
+        if gaps.any():  # None, NaN and pandas.NA are one value, which takes its place among the others
+            before = int(local[: gaps.argmax()].max(initial=-1)) + 1
+            local = np.where(gaps, before, local + (local >= before))
+            unique.insert(before, None)
+        return unique, local, missing
+    if series.implementation.value == "polars":
+        import polars as pl
+
+        unique = native.unique(maintain_order=True)
+        codes = pl.Series(np.arange(len(unique)))
+        return unique.to_list(), native.replace_strict(unique, codes, return_dtype=pl.Int64).to_numpy(), None
+    import pyarrow as pa
+
+    encoded = native if pa.types.is_dictionary(native.type) else native.dictionary_encode()
+    encoded = encoded.unify_dictionaries().combine_chunks()
+    size = len(encoded.dictionary)
+    entries = encoded.indices.fill_null(size).to_numpy().astype(np.int64)
+    first = np.full(size + 1, len(entries))  # where each entry appears first; the last stands for a missing value
+    first[entries[::-1]] = np.arange(len(entries))[::-1]
+    used = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(entries))]
+    place = np.empty(size + 1, dtype=np.int64)
+    place[used] = np.arange(len(used))
+    return encoded.dictionary.take(pa.array(used, mask=used == size)).to_pylist(), place[entries], None
 
 
 def _key(value: Any) -> tuple[str, Any]:

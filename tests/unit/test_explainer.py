@@ -161,7 +161,7 @@ def test_labels_as_explanation_pair_and_own(game: cortx.Game, table: np.ndarray)
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ("wrong", "an Explanation, or a pair"),
+        (5, "a pair"),
         ((np.arange(3), np.zeros((3, 6))), "at least 10"),
         ((np.arange(20), np.zeros((20, 5))), r"shape \(20, 5, 1\)"),
         ((np.arange(290, 310), np.zeros((20, 6))), "X has 300 rows"),
@@ -173,6 +173,11 @@ def test_labels_as_explanation_pair_and_own(game: cortx.Game, table: np.ndarray)
 def test_bad_labels(game: cortx.Game, table: np.ndarray, labels: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         cortx.CoRTX(make_tiny_recipe()).fit(game, table, labels=labels)
+
+
+def test_a_text_is_the_folder_of_labels(game: cortx.Game, table: np.ndarray) -> None:
+    with pytest.raises(ArtifactError, match="no folder of labels at .*wrong"):
+        cortx.CoRTX(make_tiny_recipe()).fit(game, table, labels="wrong")
 
 
 def test_bad_settings_and_bad_rows(explainer: cortx.CoRTX, game: cortx.Game, table: np.ndarray) -> None:

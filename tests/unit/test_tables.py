@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from cortx.errors import InputError
-from cortx.tables import convert_schema, read_table, reference_row, write_table
+from cortx.tables import RowError, Schema, convert_schema, read_table, reference_row, write_table
 
 PANDAS = pd.DataFrame(
     {
@@ -269,3 +270,51 @@ def test_unknown_categorical_columns_are_refused() -> None:
     with pytest.raises(InputError, match="has no column number 3; it has 2 columns"):
         read_table(np.ones((1, 2)), categorical=[3])
     assert read_table(np.ones((1, 2)), categorical=[1]).schema.columns[1].categorical
+
+
+def _chunks_with_their_own_dictionaries(values: list[str | None]) -> pa.Table:
+    """Dictionary columns whose chunks list other values in another order, also some that no row has."""
+    chunks = []
+    for start in (0, len(values) // 2):
+        part = values[start : start + len(values) // 2]
+        pool = ["never", *sorted({v for v in part if v is not None}, reverse=start > 0)]
+        codes = pa.array([None if v is None else pool.index(v) for v in part], pa.int16())
+        chunks.append(pa.DictionaryArray.from_arrays(codes, pa.array(pool)))
+    return pa.table({"c": pa.chunked_array(chunks)})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda values: pd.DataFrame({"c": pd.Series(values, dtype=object)}),
+        lambda values: pd.DataFrame({"c": pd.Categorical(values, categories=["d", "c", "b", "a", "never"])}),
+        lambda values: pl.DataFrame({"c": values}),
+        lambda values: pl.DataFrame({"c": pl.Series(values, dtype=pl.Enum(["d", "c", "never", "b", "a"]))}),
+        lambda values: pa.table({"c": pa.chunked_array([values[:3], values[3:]])}),
+        _chunks_with_their_own_dictionaries,
+    ],
+    ids=["object", "category", "text of polars", "enum", "text of Arrow", "dictionary"],
+)
+@pytest.mark.parametrize("known", [(), ("c", "z"), (None, "b")])
+def test_codes_are_known_ones_first_then_by_appearance(make: Any, known: tuple[Any, ...]) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        pool: list[str | None] = ["a", "b", "c", "d", None]
+        drawn = [pool[i] for i in rng.integers(0, 5, 12)]
+        table = make(drawn)
+        values = list(known)
+        for value in drawn:
+            if value not in values:
+                values.append(value)
+        frame = read_table(table).schema
+        schema = Schema((replace(frame.columns[0], values=known),), frame.frame)
+        found = read_table(table, schema=schema)
+        assert found.schema.columns[0].values == tuple(values)
+        assert found.matrix[:, 0].tolist() == [values.index(value) for value in drawn]
+
+
+def test_an_error_about_a_row_can_count_from_elsewhere() -> None:
+    with pytest.raises(RowError, match="column 'a', row 1 ") as caught:
+        read_table(pd.DataFrame({"a": [0.0, np.inf]}))
+    assert "row 101 " in str(caught.value.counted_from(100))
+    assert str(RowError("only words")) == "only words"

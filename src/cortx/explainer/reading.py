@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cortx.errors import InputError
 from cortx.images import Images, ImageSchema, read_like
-from cortx.tables import Schema, Table
+from cortx.tables import RowError, Schema, Table
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -41,9 +41,11 @@ class Seen:
         for j in self._checked(table):
             gaps, unseen = (np.flatnonzero(found) for found in self.unknown(table, j))
             if len(gaps):
-                raise InputError(
-                    f"column {table.schema.columns[j].name!r} is missing (NaN) in row {gaps[0]}, but no training row "
-                    "missed it; fill it as you do for the model, or fit again with rows that miss it"
+                raise RowError(
+                    f"column {table.schema.columns[j].name!r} is missing (NaN) in row ",
+                    int(gaps[0]),
+                    ", but no training row missed it; fill it as you do for the model, or fit again with rows that "
+                    "miss it",
                 )
             if len(unseen):
                 raise _unseen(table, j, unseen)
@@ -103,11 +105,12 @@ def given_outputs(outputs: Any, shape: tuple[int, int], what: str, argument: str
     return known
 
 
-def _unseen(table: Table, j: int, rows: npt.NDArray[np.intp]) -> InputError:
+def _unseen(table: Table, j: int, rows: npt.NDArray[np.intp]) -> RowError:
     column = table.schema.columns[j]
     codes = np.unique(table.matrix[rows, j])[:5]
     names = [repr(column.values[int(code)]) if column.coded else f"{code:g}" for code in codes]
-    return InputError(
-        f"column {column.name!r} has categories that training never saw: {', '.join(names)} (first in row {rows[0]}, "
-        f"{len(rows)} rows in all); fit again with them, or use CoRTX(unseen='ignore')"
+    return RowError(
+        f"column {column.name!r} has categories that training never saw: {', '.join(names)} (first in row ",
+        int(rows[0]),
+        f", {len(rows)} rows in all); fit again with them, or use CoRTX(unseen='ignore')",
     )

@@ -11,8 +11,11 @@ import typer
 from cortx import __version__
 from cortx.errors import CortxError, InputError
 from cortx.interfaces import paper
+from cortx.interfaces.explain_folder import explain_folder
 from cortx.interfaces.export import export
 from cortx.interfaces.files import TABLE_ENDINGS, read_file, replace_whole, write_file
+from cortx.interfaces.label import EngineName, label
+from cortx.interfaces.options import log_to_stderr, read_groups, read_target
 from cortx.interfaces.server.command import serve
 from cortx.interfaces.show import show_evaluation, show_fit
 from cortx.named import load_model
@@ -151,6 +154,14 @@ def fit(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the learning curve, if there is one, as .png.", show_default=False)
     ] = None,
+    labels_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of --budget: the folder that [bold]cortx label[/bold] wrote. TABLE may then be a folder of "
+            "Parquet files of any size; what is explained, and against which reference, is what the labels say.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Fit an explainer for a model, and save it as a folder.
 
@@ -161,21 +172,45 @@ def fit(
     [bold]Example[/bold]
 
     cortx fit scoring:model customers.csv --drop default --budget 500000 --out credit.cortx
+
+    torchrun --nproc-per-node 8 -m cortx.interfaces.cli fit scoring:model train/ --labels-from labels/
+    --out credit.cortx
     """
     # What is cheap to check comes first: torch is imported only then.
     if budget is not None and labels is not None:
         raise InputError("--budget and --labels both say what to learn from; use one of them")
     _check_endings((plot, (".png",)))
-    _log_to_stderr()
+    log_to_stderr()
     _check_target_folder(out)
-    groups = _groups(group or [])
+    chosen = tuple(part.strip() for part in heads.split(","))
+    if labels_from is not None:
+        told = {"--budget": budget, "--labels": labels, "--background": background, "--group": group, "--drop": drop,
+                "--categorical": categorical, "--target": target, "--frame": frame, "--plot": plot,
+                "--reference": None if reference == "table" else reference,
+                "--output": None if output == "auto" else output}  # fmt: skip
+        given = [option for option, value in told.items() if value]
+        if given:
+            raise InputError(f"{given[0]} is decided by the labels in {labels_from}; leave it out")
+        from cortx.interfaces.fit_folder import fit_folder
+
+        fit_folder(
+            model, table, out, labels=labels_from, recipe=recipe, heads=chosen, unseen=unseen, seed=seed,
+            checkpoint=checkpoint,
+        )  # fmt: skip
+        return
+    if table.is_dir():
+        raise InputError(
+            f"{table} is a folder; make labels of it first (cortx label --data {table} ...) and fit with "
+            "--labels-from, or give a file"
+        )
+    groups = read_groups(group or [])
     loaded = load_model(model)
     rows = _drop(read_file(table), drop or [], table)
     from cortx.explainer.explainer import CoRTX
 
-    game = _game(loaded, rows, reference, background, drop or [], output=output, target=_target(target),
+    game = _game(loaded, rows, reference, background, drop or [], output=output, target=read_target(target),
                  groups=groups, categorical=categorical or [], frame=frame)  # fmt: skip
-    explainer = CoRTX(recipe, heads=tuple(part.strip() for part in heads.split(",")), unseen=unseen, seed=seed)
+    explainer = CoRTX(recipe, heads=chosen, unseen=unseen, seed=seed)
     if labels is None and sys.stderr.isatty():  # elsewhere the log has it
         typer.echo(str(explainer.plan(game, rows, budget)), err=True)
     explainer.fit(game, rows, budget=budget, n_labels=labels, checkpoint=checkpoint)
@@ -188,11 +223,21 @@ def fit(
 @app.command()
 def explain(
     explainer: ExplainerArgument,
-    table: TableArgument,
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help=f"{TABLE_HELP[:-1]}, or of any size: a folder of Parquet files, or a URI such as s3://...",
+            show_default=False,
+        ),
+    ],
     out: Annotated[
-        Path,
+        str,
         typer.Option(
-            "--out", "-o", help="The .csv or .parquet file to write (--reasons: or .json).", show_default=False
+            "--out",
+            "-o",
+            help="The .csv or .parquet file to write (--reasons: or .json); the folder, where TABLE is one.",
+            show_default=False,
         ),
     ],
     model: Annotated[
@@ -244,6 +289,20 @@ def explain(
     output: Annotated[
         str | None, typer.Option(help="The output that --reasons are about, if there are several.", show_default=False)
     ] = None,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="Of a folder: who does the work, by default the cores of this machine.", show_default=False),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="How many workers; by default all there are.", min=0, show_default=False)
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="The Ray cluster ('auto', host:port) or the Spark master.", show_default=False),
+    ] = None,
+    gpus_per_worker: Annotated[
+        float, typer.Option(help="Of a Ray cluster: GPUs of each worker, also a part of one.", min=0.0)
+    ] = 0.0,
 ) -> None:
     """Explain every row of a table.
 
@@ -251,12 +310,52 @@ def explain(
     attributions is then model_output. Columns that the explainer does not know are left aside.
     --confidence adds the bounds of every attribution and of the row's error.
 
+    A folder of Parquet files becomes a folder of Parquet files: all columns stay, attribution_NAME and the others are
+    added, rows keep their order. Any number of rows needs the same memory. Stopped, the same command goes on.
+
     [bold]Example[/bold]
 
     cortx explain credit.cortx new.parquet --model scoring:model --out why.csv --plot why.png
 
     cortx explain credit.cortx new.parquet --model scoring:model --out why.json --reasons 3 --confidence 0.9
+
+    cortx explain credit.cortx warehouse/ --outputs score --out explained/ --engine ray --address auto
     """
+    if engine is not None or "://" in table or Path(table).is_dir():
+        for option, value in (("--plot", plot), ("--tolerance", tolerance), ("--reasons", reasons)):
+            if value is not None:
+                raise InputError(f"{option} is for a single file; leave it out, or explain a file without --engine")
+        explain_folder(
+            explainer, table, out, model=model, outputs=outputs, confidence=confidence, top=top, engine=engine,
+            workers=workers, address=address, gpus_per_worker=gpus_per_worker,
+        )  # fmt: skip
+        return
+    if workers is not None or address is not None or gpus_per_worker:
+        raise InputError("--workers, --address and --gpus-per-worker are for folders; give --engine too")
+    _explain_file(
+        explainer, Path(table), Path(out), model, outputs, top, plot, confidence, tolerance, refine_budget, reasons,
+        exclude, direction, output,
+    )  # fmt: skip
+
+
+def _explain_file(
+    explainer: Path,
+    table: Path,
+    out: Path,
+    model: str | None,
+    outputs: list[str] | None,
+    top: int | None,
+    plot: Path | None,
+    confidence: float | None,
+    tolerance: float | None,
+    refine_budget: int | None,
+    reasons: int | None,
+    exclude: list[str] | None,
+    direction: Direction | None,
+    output: str | None,
+) -> None:
+    """A table that fits into memory, into one file."""
+    from cortx.explained import explanation_frame
     from cortx.explainer.artifact import load
 
     _check_endings((out, TABLE_ENDINGS if reasons is None else (*TABLE_ENDINGS, ".json")), (plot, (".png",)))
@@ -338,7 +437,7 @@ def evaluate(
     from cortx.games.game import Game
 
     _check_endings((plot, (".png",)))
-    _log_to_stderr()
+    log_to_stderr()
     # Without its model: another one is to be called out, not refused.
     loaded = load(explainer)
     game = Game.from_spec(load_model(model), loaded.fitted.spec)
@@ -381,6 +480,7 @@ def demo(
     run(out, fast=fast)
 
 
+app.command()(label)
 app.command()(export)
 app.command()(serve)
 
@@ -462,25 +562,6 @@ def _without(rows: Any, columns: list[str]) -> Any:
     return _keep(rows, [name for name in rows.columns if name not in columns])
 
 
-def _target(text: str | None) -> int | str | None:
-    if text is not None and text.lstrip("-").isdigit() and str(int(text)) == text:
-        return int(text)
-    return text
-
-
-def _groups(texts: list[str]) -> dict[str, list[str]] | None:
-    groups: dict[str, list[str]] = {}
-    for text in texts:
-        name, equals, columns = text.partition("=")
-        members = [column.strip() for column in columns.split(",") if column.strip()]
-        if not (name.strip() and equals and members):
-            raise InputError(f"--group must look like 'name=col1,col2', got {text!r}")
-        if name.strip() in groups:
-            raise InputError(f"--group {name.strip()!r} is given twice; list all its columns in one")
-        groups[name.strip()] = members
-    return groups or None
-
-
 def _check_endings(*files: tuple[Path | None, tuple[str, ...]]) -> None:
     for path, allowed in files:
         if path is not None and path.suffix.lower() not in allowed:
@@ -515,57 +596,11 @@ def _check_target_folder(out: Path) -> None:
 # What is shown -----------------------------------------------------------------------------------------------
 
 
-def explanation_frame(explanation: Explanation, top: int | None = None) -> Any:
-    """One row for each explained row: all attributions, or the `top` strongest features by name and value."""
-    import narwhals as nw
-    import numpy as np
-
-    lower, upper = explanation.lower_bounds, explanation.upper_bounds
-    frame = nw.from_native(explanation.to_frame(bounds=lower is not None), eager_only=True)
-    values = explanation.values.reshape(*explanation.values.shape[:2], -1)
-    n_outputs = values.shape[2]
-    suffixes = [""] if explanation.values.ndim == 2 else [f":{name}" for name in explanation.output_names or ()]
-    suffixes = suffixes or [f":{k}" for k in range(n_outputs)]
-    columns: dict[str, Any] = {}
-    if top is not None:
-        names = np.array(explanation.feature_names)
-        for k, suffix in enumerate(suffixes):
-            order = np.argsort(-np.abs(values[:, :, k]), axis=1, kind="stable")[:, :top]
-            for place in range(order.shape[1]):
-                columns[f"feature_{place + 1}{suffix}"] = names[order[:, place]].tolist()
-                for called, part in (("value", explanation.values), ("lower", lower), ("upper", upper)):
-                    if part is not None:
-                        each = part.reshape(values.shape)[np.arange(len(values)), order[:, place], k]
-                        columns[f"{called}_{place + 1}{suffix}"] = each
-            columns[f"base_value{suffix}"] = frame[f"base_value{suffix}"].to_numpy()
-            if explanation.error_bound is not None:
-                columns[f"error_bound{suffix}"] = explanation.error_bound.reshape(len(values), -1)[:, k]
-    else:
-        columns = {name: frame[name].to_numpy() for name in frame.columns}
-    if explanation.outputs is not None:
-        known = explanation.outputs.reshape(len(values), -1)
-        columns |= {f"model_output{suffix}": known[:, k] for k, suffix in enumerate(suffixes)}
-    return nw.from_dict(columns, backend=frame.implementation).to_native()
-
-
 def _plot(explanation: Explanation, path: Path) -> None:
     from cortx.interfaces import plots
 
     draw = plots.waterfall if len(explanation) == 1 else plots.summary
     replace_whole(path, lambda temporary: draw(explanation, path=temporary))
-
-
-def _log_to_stderr() -> None:
-    """Where no progress bar is shown, the steps of long work are written as lines."""
-    if sys.stderr.isatty():
-        return
-    import logging
-
-    logger = logging.getLogger("cortx")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
 
 
 def _microseconds(explanation: Explanation) -> str:

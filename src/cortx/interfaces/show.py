@@ -23,8 +23,11 @@ def _table(title: str, *columns: str) -> Any:
     return table
 
 
-def show_fit(explainer: CoRTX, out: Path, rows: Any) -> None:
-    """What a fit cost, how the error fell, how close it came and what its bounds promise."""
+def show_fit(explainer: CoRTX, out: Path, rows: Any, n_rows: int | None = None) -> None:
+    """What a fit cost, how the error fell, how close it came and what its bounds promise.
+
+    `rows` are all of the table, or some of its `n_rows`.
+    """
     from rich.console import Console
 
     costs, quality = explainer.costs_, explainer.quality_
@@ -34,7 +37,13 @@ def show_fit(explainer: CoRTX, out: Path, rows: Any) -> None:
             name = f"labels ({cost['source']})" if stage == "labels" else stage
             table.add_row(name, f"{cost['rows']:,}", f"{cost['evaluations']:,}", f"{cost['seconds']:.1f}")
     seconds = sum(cost["seconds"] for cost in costs.values() if isinstance(cost, dict))
-    table.add_row("total", f"{len(rows):,}", f"{costs['total_evaluations']:,}", f"{seconds:.1f}", style="bold")
+    table.add_row(
+        "total",
+        f"{len(rows) if n_rows is None else n_rows:,}",
+        f"{costs['total_evaluations']:,}",
+        f"{seconds:.1f}",
+        style="bold",
+    )
     console = Console()
     console.print(table)
     if len(explainer.learning_curve_) > 1:

@@ -1,0 +1,210 @@
+"""Places of files: paths and URIs (s3://, gs://, hdfs://) behind one face; files are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cortx.errors import InputError, StorageError, need
+
+ENDINGS = (".parquet", ".parq", ".pq")
+HIDDEN = ("_", ".")
+"""Names that start so are no data: Spark's _SUCCESS, and what is still being written."""
+TEMPORARY = ".tmp-"
+
+
+def arrow() -> Any:
+    """The module pyarrow."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise need("pyarrow", "reading and writing Parquet files", "tables") from error
+    return pyarrow
+
+
+def parquet() -> Any:
+    """The module pyarrow.parquet."""
+    arrow()
+    import pyarrow.parquet
+
+    return pyarrow.parquet
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file or folder: what the user named, an absolute path or a URI, and a path from there on. It travels."""
+
+    root: str
+    below: str = ""
+
+    @property
+    def filesystem(self) -> Any:
+        return _filesystem(self.root)[0]
+
+    @property
+    def path(self) -> str:
+        """The path as the file system wants it."""
+        path: str = _filesystem(self.root)[1]
+        return f"{path.rstrip('/')}/{self.below}" if self.below else path
+
+    @property
+    def name(self) -> str:
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def parent(self) -> Place:
+        if "/" in self.below:
+            return Place(self.root, self.below.rpartition("/")[0])
+        if self.below:
+            return Place(self.root)
+        address, question, query = self.root.partition("?")
+        return Place((address.rstrip("/").rpartition("/")[0] or "/") + question + query)
+
+    def __truediv__(self, relative: str) -> Place:
+        return Place(self.root, f"{self.below}/{relative}" if self.below else relative)
+
+    def __str__(self) -> str:
+        address, question, query = self.root.partition("?") if "://" in self.root else (self.root, "", "")
+        return f"{address.rstrip('/')}/{self.below}{question}{query}" if self.below else self.root
+
+    def exists(self) -> bool:
+        arrow()
+        from pyarrow.fs import FileType
+
+        return bool(self._type() != FileType.NotFound)
+
+    def is_folder(self) -> bool:
+        arrow()
+        from pyarrow.fs import FileType
+
+        return bool(self._type() == FileType.Directory)
+
+    def _type(self) -> Any:
+        with storing(self, "looked at"):
+            return self.filesystem.get_file_info(self.path).type
+
+    def read_bytes(self) -> bytes:
+        with storing(self, "read"), self.filesystem.open_input_stream(self.path) as stream:
+            content: bytes = stream.read()
+            return content
+
+
+def place(path: str | os.PathLike[str] | Place) -> Place:
+    """The place of a path, which is made absolute, or of a URI."""
+    if isinstance(path, Place):
+        return path
+    text = os.fspath(path)
+    if not text:
+        raise InputError("the path is empty; give a file, a folder or a URI")
+    if text.startswith("file://"):
+        return Place(str(_filesystem(text)[1]))
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):  # one letter is a drive
+        return Place(text.rstrip("/"))
+    return Place(os.path.abspath(os.path.expanduser(text)))
+
+
+@lru_cache(64)
+def _filesystem(root: str) -> tuple[Any, str]:
+    arrow()
+    from pyarrow import fs
+
+    if "://" not in root:
+        return fs.LocalFileSystem(), root
+    try:
+        found: tuple[Any, str] = fs.FileSystem.from_uri(root)
+    except Exception as error:
+        raise StorageError(f"{root} cannot be reached: {error}") from error
+    return found
+
+
+@contextmanager
+def storing(where: Place, done: str) -> Iterator[None]:
+    """Errors of file systems and of Parquet as `StorageError`s that name the place; `done` is "read" or "written"."""
+    pa = arrow()
+    try:
+        yield
+    except StorageError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StorageError(
+                f"{where} could not be written: the disk is full ({error}); free some space and run again, what is "
+                "finished is kept"
+            ) from error
+        raise StorageError(f"{where} could not be {done}: {error}") from error
+
+
+def write_whole(where: Place, write: Callable[[Any], None]) -> None:
+    """Lets `write` fill a stream under another name in the same folder, then renames: a file is whole or not there."""
+    filesystem, path = where.filesystem, where.path
+    folder, _, name = path.rpartition("/")
+    temporary = f"{folder}/{TEMPORARY}{secrets.token_hex(4)}-{name}"
+    with storing(where, "written"):
+        filesystem.create_dir(folder or "/", recursive=True)
+        try:
+            with filesystem.open_output_stream(temporary) as stream:
+                write(stream)
+            filesystem.move(temporary, path)
+        except BaseException:
+            _remove(filesystem, temporary)
+            raise
+
+
+def _remove(filesystem: Any, path: str) -> None:
+    try:
+        filesystem.delete_file(path)
+    except OSError:
+        return  # the reason for removing it is the error to tell
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file of a folder."""
+
+    relative: str
+    """Its path from the folder on, with "/"."""
+    size: int
+
+
+def list_files(folder: Place, *, hidden: bool = False) -> list[Found]:
+    """All files below a folder in the order of their paths, part by part; hidden ones only if asked for."""
+    from pyarrow import fs
+
+    filesystem, root = folder.filesystem, folder.path.rstrip("/")
+    with storing(folder, "read"):
+        infos = filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    files = [Found(info.path[len(root) + 1 :], info.size or 0) for info in infos if info.type == fs.FileType.File]
+    seen = (file for file in files if hidden or not any(part.startswith(HIDDEN) for part in file.relative.split("/")))
+    return sorted(seen, key=lambda file: file.relative.split("/"))
+
+
+def parquet_files(where: Place) -> tuple[Place, list[Found]]:
+    """The folder and its Parquet files in order; a single file is given as the only one of its folder."""
+    if not where.exists():
+        raise InputError(f"there is no file or folder {str(where)!r}")
+    if not where.is_folder():
+        return where.parent, [Found(where.name, int(where.filesystem.get_file_info(where.path).size))]
+    files = [file for file in list_files(where) if file.relative.lower().endswith(ENDINGS)]
+    if not files:
+        raise InputError(f"the folder {str(where)!r} has no Parquet file (names that end in {', '.join(ENDINGS)})")
+    return where, files
+
+
+def remove_unfinished(folder: Place) -> None:
+    """Removes what killed writers left behind."""
+    for file in list_files(folder, hidden=True):
+        if file.relative.rsplit("/", 1)[-1].startswith(TEMPORARY):
+            _remove(folder.filesystem, f"{folder.path.rstrip('/')}/{file.relative}")
+
+
+def local_path(where: Place) -> Path | None:
+    """The place as a path of this machine's file system, or None."""
+    return Path(where.path) if where.filesystem.type_name == "local" else None
