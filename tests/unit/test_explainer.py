@@ -12,7 +12,7 @@ from tests.conftest import make_model, make_tiny_recipe
 
 import cortx
 from cortx import metrics
-from cortx.errors import InputError, NotFittedError
+from cortx.errors import ArtifactError, InputError, NotFittedError
 from cortx.training.features import FeatureConfig
 
 

@@ -29,6 +29,7 @@ from cortx.tables import Table, plain
 from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
 from cortx.training.heads.ranking import RankingHead
+from cortx.training.parallel import processes
 from cortx.training.positives import Positives
 from cortx.training.recipe import Recipe, RecipeName, get_recipe
 from cortx.training.resnet import settle
@@ -113,8 +114,14 @@ class CoRTX:
     ) -> CoRTX:
         """Learns to explain the game from a table of rows.
 
+        Under torchrun all processes make the same call: each computes its share of every batch, and each ends up with
+        the same explainer (one of them saves it). Labels must be there already (`labels`).
+
         Parameters
         ----------
+        X:
+            The table. With `labels` also a `cortx.distributed.ParquetRows`, which is never in memory as a whole: a
+            random part of it gives scales, categories and profile, and pre-training sees the rows as they come.
         budget:
             Model evaluations that the fit may spend, everything included: it decides what to label and how
             precisely, says so before it spends (`plan`), keeps some labels aside for the bounds of
@@ -122,8 +129,9 @@ class CoRTX:
             each row, between 500,000 and 5 million. Labels are kept: fitting again with a larger budget goes on.
             Images: by default 1,000 for each, up to 50 million; all of it is spent, on fresh labels in every step.
         labels:
-            Instead of a budget: an `Explanation` (it carries its rows), or a pair: indices into X, and their values.
-            All of them train or validate; `calibrate` with others gives bounds.
+            Instead of a budget: an `Explanation` (it carries its rows), a folder that `cortx.distributed.label` wrote,
+            or a pair: indices into X, and their values. All of them train or validate; `calibrate` with others gives
+            bounds (`LabelFolder.split` divides a folder).
         n_labels:
             Instead of a budget: label so many random rows, again without bounds.
         checkpoint:
@@ -146,17 +154,19 @@ class CoRTX:
             raise InputError(f"an explainer of images has the head 'attribution' alone, got {heads}")
         if sum(given is not None for given in (budget, labels, n_labels)) > 1:
             raise InputError("budget=, labels= and n_labels= each say what to learn from; give one of them")
-        request = Request(
-            recipe=recipe,
-            heads=heads,
-            n_labels=None if n_labels is None else int(n_labels),
-            budget=budget,
-            seed=int(self.seed),
-            device=usable_device(self.device),
-            folder=None if checkpoint is None else Path(checkpoint),
-            show=progress,
-        )
-        self._attach(fit_explainer(game, X, labels, request, lambda: self._open_store(game, request)), game)
+        with processes(self.device) as together:
+            request = Request(
+                recipe=recipe,
+                heads=heads,
+                n_labels=None if n_labels is None else int(n_labels),
+                budget=budget,
+                seed=int(self.seed),
+                device=usable_device(together.own_device(self.device)),
+                folder=None if checkpoint is None else Path(checkpoint),
+                show=progress if together.first else False,
+                together=together,
+            )
+            self._attach(fit_explainer(game, X, labels, request, lambda: self._open_store(game, request)), game)
         return self
 
     def _open_store(self, game: Game, request: Request) -> LabelStore:

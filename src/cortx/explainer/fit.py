@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,11 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cortx.errors import InputError
 from cortx.explainer.budget import Plan, make_plan
 from cortx.explainer.calibration import Calibration, calibrate
 from cortx.explainer.labels import Labels, given_labels, make_labels
 from cortx.explainer.learn import Learned, learn, trial
-from cortx.explainer.material import Material, PlannedLabels, cost, labels_as_given, rough_labels
+from cortx.explainer.material import (
+    Material,
+    PlannedLabels,
+    cost,
+    labels_as_given,
+    rough_labels,
+    stream_evaluations,
+)
 from cortx.explainer.profile import Profile, profile_of
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation, take_rows
@@ -27,11 +35,14 @@ from cortx.games import Game, GameSpec, Rows
 from cortx.images import described, read_like
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.seeding import numpy_generator
+from cortx.tables import Schema
 from cortx.training.axioms import exact_total
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.finetune import LabelSet
 from cortx.training.network import ExplainerNetwork
+from cortx.training.parallel import ALONE, Processes
 from cortx.training.recipe import Recipe
+from cortx.training.row_stream import RowStream
 
 Array = npt.NDArray[np.float64]
 logger = logging.getLogger("cortx")
@@ -76,11 +87,18 @@ class Request:
     device: str
     folder: Path | None
     show: bool | None
+    together: Processes = ALONE
 
 
 def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store: Callable[[], LabelStore]) -> Fitted:
     """Labels rows (or takes what is given), trains the network, and calibrates its bounds if labels were planned."""
+    together = request.together
+    source = X if isinstance(X, RowStream) else None
+    if source is not None:
+        X = _part_of(source, game, labels, request)
     rows, asked = game.rows(X), game.evaluations
+    if together.several:
+        _check_processes(game, rows, labels, request)
     curve: list[dict[str, float]] = []
     if labels is None and request.n_labels is None and game.of_images:
         material, checkpoint = _stream(game, rows, open_store(), request)
@@ -92,10 +110,10 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         key = _key(game, rows, material.outputs, material.train, request, material.validation.values)
         checkpoint = Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
     else:
-        material, checkpoint = _as_told(game, rows, labels, request)
+        material, checkpoint = _as_told(game, rows, labels, request, source)
     learned = learn(
         game, material, request.recipe, request.heads,
-        seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show,
+        seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show, together=together,
     )  # fmt: skip
     calibration, spent = None, game.evaluations
     if material.calibration is not None:
@@ -124,8 +142,9 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         profile=profile_of(shown.matrix, shown.schema),
     )
     checkpoint.clear()
-    kept = max(0, costs["total_evaluations"] - (game.evaluations - asked))
-    logger.info(
+    kept = max(0, costs["total_evaluations"] - together.total(game.evaluations - asked))
+    logger.log(
+        logging.INFO if together.first else logging.DEBUG,
         "fitted: %s model evaluations in all%s, validation l2 %.3g (labels: %.3g)",
         f"{costs['total_evaluations']:,}",
         f" ({kept:,} of them paid for before)" if kept > 0.01 * costs["total_evaluations"] else "",
@@ -133,6 +152,53 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         quality["label_norm"],
     )
     return fitted
+
+
+def _part_of(source: RowStream, game: Game, labels: Any, request: Request) -> Any:
+    """A random part of a table that is too large: what inputs, profile and outputs are learned from."""
+    if game.of_images:
+        raise InputError("a table of Parquet files holds no images; give the images as an array")
+    if labels is None:
+        raise InputError(
+            "a table that is read as a stream is learned from with labels=: make labels first (`cortx label`, or "
+            "cortx.distributed.label) and give their folder; budget= and n_labels= need the table in memory"
+        )
+    if isinstance(labels, (tuple, list)):
+        raise InputError(
+            "labels= of a table that is read as a stream must be an Explanation or a folder of labels: "
+            "its rows have no fixed places that indices could mean"
+        )
+    return source.sample(request.recipe.pretrain.most_rows, request.seed, _columns(game))
+
+
+def _columns(game: Game) -> tuple[str, ...] | None:
+    """The columns that the game takes, as far as it knows their names."""
+    try:
+        schema = game.schema
+    except InputError:  # reference='zero' takes those of the table
+        return None
+    return schema.names if isinstance(schema, Schema) and schema.frame != "numpy" else None
+
+
+def _check_processes(game: Game, rows: Rows, labels: Any, request: Request) -> None:
+    """What several processes cannot do together, said before any of them asks the model."""
+    together, recipe = request.together, request.recipe
+    if game.of_images:
+        raise InputError("training across processes is for tables; start the fit of images without torchrun")
+    if labels is None:
+        raise InputError(
+            f"{together.world} processes train one explainer on labels that are there: make them first (`cortx label`, "
+            "or cortx.distributed.label) and give labels=; budget= and n_labels= are for one process"
+        )
+    least = min(len(rows), recipe.pretrain.batch_size, recipe.attribution.batch_size, recipe.ranking.batch_size)
+    if least < together.world:
+        raise InputError(
+            f"{together.world} processes cannot share batches and tables of {least} rows; start fewer processes"
+        )
+    together.same(
+        _key(game, rows, None, None, request),
+        "the processes were given different tables, references, recipes or seeds; all must make the same call",
+    )
 
 
 def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels: Labels) -> Calibration:
@@ -243,25 +309,51 @@ def _point(labels: int, evaluations: int, l2: float) -> dict[str, float]:
     return {"labels": labels, "evaluations": evaluations, "l2": l2}
 
 
-def _as_told(game: Game, rows: Rows, labels: Any, request: Request) -> tuple[Material, Checkpoint]:
+def _as_told(
+    game: Game, rows: Rows, labels: Any, request: Request, source: RowStream | None
+) -> tuple[Material, Checkpoint]:
     """Labels that the caller gives, or so many of our own."""
-    recipe, seed, show = request.recipe, request.seed, request.show
+    recipe, seed, show, together = request.recipe, request.seed, request.show, request.together
     started, spent = perf_counter(), game.evaluations
-    outputs = game.full_values(rows)
+    if together.several and "base_values" not in game.__dict__:  # asked for once, not by each process
+        game.base_values = together.numbers_of_first(lambda: game.base_values)
+    outputs = _shared_outputs(game, rows, together)
     _ = game.base_values  # asked for once, and counted here
+    if together.several and isinstance(labels, Explanation) and labels.outputs is None and labels.data is not None:
+        of_labels = _shared_outputs(game, game.rows(labels.data), together)
+        labels = replace(labels, outputs=of_labels.reshape(labels.base_values.shape))
     given = None if labels is None else given_labels(labels, game, rows, outputs)
-    asked = cost(game.evaluations - spent, perf_counter() - started, rows=len(rows))
-    checkpoint = Checkpoint(request.folder, _key(game, rows, outputs, given, request))
+    asked = cost(together.total(game.evaluations - spent), perf_counter() - started, rows=len(rows))
+    key = _key(game, rows, outputs, given, request, source=source)
+    together.same(key, "the processes were given different labels; all must make the same call")
+    checkpoint = Checkpoint(request.folder, key)
+    checkpoint.writes = together.first
     if given is None:
         assert request.n_labels is not None
         given = make_labels(game, rows, request.n_labels, seed=seed, checkpoint=checkpoint, show=show)
     material = labels_as_given(game, rows, outputs, given, recipe, seed)
-    material.costs = {"outputs": asked, **material.costs}
-    if recipe.pretrain.rough_pairs and recipe.pretrain.steps:
+    material.costs, material.source = {"outputs": asked, **material.costs}, source
+    if source is not None and together.first:
+        logger.info(
+            "pre-training reads %s rows of a table of %s, and asks for %s model evaluations at most",
+            f"{recipe.pretrain.steps * min(recipe.pretrain.batch_size, source.n_rows):,}",
+            f"{source.n_rows:,}",
+            f"{stream_evaluations(game, source.n_rows, recipe):,}",
+        )
+    if recipe.pretrain.rough_pairs and recipe.pretrain.steps and source is None:
         some = take_rows(rows.data, material.pretraining)
-        material.rough = rough_labels(game, some, recipe.pretrain.rough_pairs, seed, checkpoint, show)
+        material.rough = rough_labels(game, some, recipe.pretrain.rough_pairs, seed, checkpoint, show, together)
         material.rough_evaluations = material.rough.evaluations
     return material, checkpoint
+
+
+def _shared_outputs(game: Game, rows: Rows, together: Processes) -> Array:
+    """f(x), (rows, outputs); each process asks the model about its share."""
+    if not together.several:
+        return game.full_values(rows)
+    own = game.full_values(rows.take(np.arange(len(rows))[together.share(len(rows))]))
+    gathered: Array = together.gather_array(own, len(rows))
+    return gathered
 
 
 def _key(
@@ -271,6 +363,7 @@ def _key(
     labels: Labels | None,
     request: Request,
     validation: Array | None = None,
+    source: RowStream | None = None,
 ) -> str:
     """A hash of everything a fit depends on, the model through its outputs; a checkpoint is used only for the same."""
     settings = [request.recipe.to_json(), request.heads, request.n_labels, request.seed, game.players.names]
@@ -279,6 +372,8 @@ def _key(
     arrays: list[Any] = [rows.words, *model, game.absent, game.players.column_player]
     if game.own_reference is not None:
         parts.update(game.own_reference.encode())
+    if source is not None:
+        parts.update(source.identity.encode())
     if validation is not None:
         arrays.append(validation)
     if labels is not None:

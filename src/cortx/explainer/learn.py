@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cortx.explainer.budget import walk_values
 from cortx.explainer.labels import Labels
 from cortx.explainer.material import Material, cost
 from cortx.games import Game
@@ -23,9 +24,11 @@ from cortx.training.features import fit_features
 from cortx.training.finetune import LabelSet, finetune
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
-from cortx.training.pretrain import pretrain
+from cortx.training.parallel import ALONE, Processes
+from cortx.training.pretrain import Feed, TableFeed, pretrain
 from cortx.training.recipe import Recipe
 from cortx.training.resnet import settle
+from cortx.training.row_stream import StreamFeed
 from cortx.training.stream import scout, train_on_stream
 from cortx.training.surrogate import imitate, start_from
 
@@ -56,6 +59,7 @@ def learn(
     device: str,
     checkpoint: Checkpoint,
     show: bool | None,
+    together: Processes = ALONE,
 ) -> Learned:
     """Pre-trains the encoder, trains the heads, and learns where the network errs."""
     network, schema = _network(game, material, recipe, heads, seed)
@@ -75,13 +79,15 @@ def learn(
 
     started = perf_counter()
     index = material.pretraining
+    feed = _feed(network, game, material, rough, recipe, schema, seed, together)
     history["pretraining"], evaluations = pretrain(
-        network, game, material.rows.take(index), material.outputs, rough, recipe.pretrain,
-        seed=seed, checkpoint=checkpoint, show=show,
-    )  # fmt: skip
-    rough_cost = material.rough_evaluations
+        network, game, feed, recipe.pretrain, seed=seed, checkpoint=checkpoint, show=show, together=together
+    )
+    n_rows, rough_cost = len(index), material.rough_evaluations
+    if material.source is not None:
+        n_rows = min(material.source.n_rows, recipe.pretrain.steps * recipe.pretrain.batch_size)
     costs["pretraining"] = cost(
-        rough_cost + references + evaluations, perf_counter() - started, rows=len(index), rough_labels=rough_cost
+        rough_cost + references + evaluations, perf_counter() - started, rows=n_rows, rough_labels=rough_cost
     )
 
     started = perf_counter()
@@ -94,7 +100,7 @@ def learn(
             config = replace(config, loss="own", rough_share=0.0, steps=steps, weight_decay=NOISY_DECAY)
         history[name] = finetune(
             network, name, train, views, rough if name == "attribution" else None, validation, config,
-            seed=seed, checkpoint=checkpoint, show=show,
+            seed=seed, checkpoint=checkpoint, show=show, together=together,
         )  # fmt: skip
     _fit_total_model(network, torch.from_numpy(material.rows.table.matrix[index]).to(device), totals, seed)
     known = [train] if views is None else [train, views]
@@ -136,8 +142,9 @@ def _learn_from_stream(
             network.encoder, game, matrix, steps, config, seed=seed, checkpoint=checkpoint, show=show
         )
     history["pretraining"], evaluations = pretrain(
-        network, game, rows, material.outputs, None, recipe.pretrain, seed=seed, checkpoint=checkpoint, show=show
-    )
+        network, game, TableFeed(network, game, rows, material.outputs, None, recipe.pretrain, seed), recipe.pretrain,
+        seed=seed, checkpoint=checkpoint, show=show,
+    )  # fmt: skip
     asked += evaluations + material.rough_evaluations
     costs["pretraining"] = cost(asked, perf_counter() - started, rows=len(rows), from_the_model_itself=warm)
 
@@ -164,6 +171,27 @@ def _learn_from_stream(
     )
     network.eval().requires_grad_(False)
     return Learned(network, schema, validation, history, costs)
+
+
+def _feed(
+    network: ExplainerNetwork,
+    game: Game,
+    material: Material,
+    rough: LabelSet | None,
+    recipe: Recipe,
+    schema: Schema | ImageSchema,
+    seed: int,
+    together: Processes,
+) -> Feed:
+    """Rows to pre-train on: those in memory, or all that a stream has."""
+    config = recipe.pretrain
+    if material.source is None:
+        rows = material.rows.take(material.pretraining)
+        return TableFeed(network, game, rows, material.outputs, rough, config, seed, together)
+    assert isinstance(schema, Schema)
+    budget = game.evaluations_per_value * walk_values(game, config.rough_pairs) if config.rough_pairs else 0
+    validating = game.rows(material.validation.data).words
+    return StreamFeed(network, game, material.source, schema, validating, budget, config, seed, together)
 
 
 def _totals(network: ExplainerNetwork, game: Game, material: Material) -> torch.Tensor:

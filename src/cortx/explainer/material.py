@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -15,10 +15,14 @@ from cortx.estimators.shapley import shapley, views_per_row
 from cortx.explainer.budget import Plan, Stream, walk_values
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explainer.store import Ask, LabelStore, averaged
+from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, Rows
 from cortx.seeding import numpy_generator
 from cortx.training.checkpoint import Checkpoint
+from cortx.training.finetune import ELSEWHERE
+from cortx.training.parallel import ALONE, Processes
 from cortx.training.recipe import Recipe
+from cortx.training.row_stream import RowStream
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -45,6 +49,8 @@ class Material:
     """Whether the training labels are sampled, right on average only."""
     stream: Stream | None = None
     """Instead of training labels: fresh ones in every step."""
+    source: RowStream | None = None
+    """The whole table, where `rows` are only a part of it: all of it pre-trains."""
     costs: dict[str, Any] = field(default_factory=dict)
 
 
@@ -80,16 +86,46 @@ def _pretraining_rows(
     return np.sort(numpy_generator(seed, "pre-training rows").choice(allowed, size=most, replace=False))
 
 
-def rough_labels(game: Game, data: Any, pairs: int, seed: int, checkpoint: Checkpoint, show: bool | None) -> Labels:
-    """A noisy but unbiased label for every row, from a few antithetic permutations."""
+def rough_labels(
+    game: Game,
+    data: Any,
+    pairs: int,
+    seed: int,
+    checkpoint: Checkpoint,
+    show: bool | None,
+    together: Processes = ALONE,
+) -> Labels:
+    """A noisy but unbiased label for every row, from a few antithetic permutations; each process makes its share."""
     kept = checkpoint.load("rough")
+    together.same(f"rough labels: {kept is None}", ELSEWHERE)
     if kept is None:
-        budget = game.evaluations_per_value * walk_values(game, pairs)
-        labels = shapley(game, data, "permutation", budget=budget, views=0, seed=seed, progress=show)
+        budget, n_rows = game.evaluations_per_value * walk_values(game, pairs), len(data)
+        own = data if not together.several else take_rows(data, np.arange(n_rows)[together.share(n_rows)])
+        labels = shapley(game, own, "permutation", budget=budget, views=0, seed=seed, progress=show)
+        labels = _gathered(labels, data, together)
         checkpoint.save("rough", pack_labels(labels), **label_facts(labels))
     else:
         labels = unpack_labels(*kept, game=game, data=data)
     return Labels.of(labels, game)
+
+
+def stream_evaluations(game: Game, n_rows: int, recipe: Recipe) -> int:
+    """What pre-training on a stream of rows asks the model, at most: output, rough label and positives of each."""
+    config = recipe.pretrain
+    walk = walk_values(game, config.rough_pairs) - 1 if config.rough_pairs else 0
+    positives = 0 if config.positives == "random" else config.n_positives
+    each = 1 + game.evaluations_per_value * (walk + positives)
+    return config.steps * min(config.batch_size, n_rows) * each
+
+
+def _gathered(labels: Explanation, data: Any, together: Processes) -> Explanation:
+    """The labels of all processes, in the order of the rows."""
+    if not together.several:
+        return labels
+    names = ("values", "base_values", "error_std", "outputs", "row_evaluations")
+    parts = {name: getattr(labels, name) for name in names}
+    whole = {name: together.gather_array(part, len(data)) for name, part in parts.items() if part is not None}
+    return replace(labels, data=data, evaluations=together.total(labels.evaluations), **whole)
 
 
 class PlannedLabels:

@@ -20,8 +20,10 @@ class Checkpoint:
     """A folder with one file for each stage of a fit. `key` says what the fit depends on.
 
     A file that belongs to another fit is an error, never silently used or overwritten. ``Checkpoint(None, ...)``
-    keeps nothing.
+    keeps nothing. Of several processes with the same checkpoint one `writes`, and all of them load.
     """
+
+    writes = True
 
     def __init__(self, folder: str | Path | None, key: str, every_seconds: float = 10.0) -> None:
         self.folder = None if folder is None else Path(folder)
@@ -32,7 +34,7 @@ class Checkpoint:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, stage: str, tensors: Mapping[str, Tensor], **facts: Any) -> None:
-        if self.folder is None:
+        if self.folder is None or not self.writes:
             return
         self._stages.add(stage)
         path = self.folder / f"{stage}.safetensors"
@@ -68,7 +70,7 @@ class Checkpoint:
 
     def clear(self) -> None:
         """Removes what this fit has kept, once the explainer is finished, and nothing else."""
-        if self.folder is None:
+        if self.folder is None or not self.writes:
             return
         for stage in self._stages:
             for path in [self.folder / f"{stage}.safetensors", *self.folder.glob(f"{stage}.tmp*")]:

@@ -18,9 +18,11 @@ from cortx.seeding import torch_generator
 from cortx.training.checkpoint import Checkpoint, pack, unpack
 from cortx.training.heads import Head
 from cortx.training.network import ExplainerNetwork
+from cortx.training.parallel import ALONE, Processes
 from cortx.training.step import Step, make_optimizer, set_rate
 
 Loss = Literal["own", "distance"]
+ELSEWHERE = "the processes found different checkpoints; give a folder that all of them see, and start them again"
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,13 @@ class LabelSet:
     def draw(self, count: int, generator: torch.Generator) -> LabelSet:
         return self.take(torch.randint(len(self), (count,), generator=generator).to(self.codes.device))
 
+    def part(self, rows: slice) -> LabelSet:
+        return LabelSet(self.codes[rows], self.total[rows], self.active[rows], self.labels[rows])
+
     def parts(self, size: int) -> Iterator[LabelSet]:
         """All rows, `size` at a time."""
         for start in range(0, len(self), size):
-            part = slice(start, start + size)
-            yield LabelSet(self.codes[part], self.total[part], self.active[part], self.labels[part])
+            yield self.part(slice(start, start + size))
 
 
 def joined(first: LabelSet, second: LabelSet) -> LabelSet:
@@ -109,11 +113,12 @@ def finetune(
     seed: int,
     checkpoint: Checkpoint,
     show: bool | None = None,
+    together: Processes = ALONE,
 ) -> list[float]:
     """Trains one head (and the encoder, if the recipe says so) in place; returns the validation losses.
 
     `views` are masked copies of training rows, `rough` rows with noisy but unbiased labels. What is kept is the
-    moment with the smallest validation loss.
+    moment with the smallest validation loss. Of several processes each draws the same batch and learns from its share.
     """
     stage = f"finetune-{head_name}"
     trained = torch.nn.ModuleDict({"head": network.heads[head_name]})
@@ -130,6 +135,8 @@ def finetune(
         unpack("best", kept[0], best)
         generator.set_state(kept[0]["generator"])
         history, step = list(kept[1]["history"]), int(kept[1]["step"])
+    together.same(f"{stage} {step}", ELSEWHERE)
+    together.follow_first(trained)
 
     def keep() -> None:
         tensors = {**pack("trained", trained, optimizer), **pack("best", best), "generator": generator.get_state()}
@@ -138,19 +145,25 @@ def finetune(
     saved = monotonic()
     n_views = 0 if views is None else round(config.view_share * config.batch_size)
     n_rough = 0 if rough is None else round(config.rough_share * config.batch_size)
+    n_labels = config.batch_size - n_rough
     every = max(1, config.steps // config.validations)
 
     def loss(weight: Tensor, *tensors: Tensor) -> Tensor:
-        result = head_loss(network, head_name, LabelSet(*tensors[:4]), config.loss)
+        batch = LabelSet(*tensors[:4])
+        result = part_of_mean(head_loss(network, head_name, batch, config.loss), len(batch), n_labels)
         if len(tensors) > 4:
             # Squared error: noise that is right on average must be averaged, not followed.
-            result = result + weight * head_loss(network, head_name, LabelSet(*tensors[4:]), "own")
+            noisy = LabelSet(*tensors[4:])
+            rough_loss = part_of_mean(head_loss(network, head_name, noisy, "own"), len(noisy), n_rough)
+            result = result + weight * rough_loss
         return result
 
     network.eval()  # what is not trained stays as it is, also its running means
     network.encoder.requires_grad_(config.tune_encoder)
     trained.train()
-    do, do_without_rough = (Step(loss, optimizer, config.clip, record=network.small) for _ in range(2))
+    do, do_without_rough = (
+        Step(loss, optimizer, config.clip, record=network.small, together=together) for _ in range(2)
+    )
     with progress_bar(f"training the {head_name} head", config.steps, show=show) as advance:
         advance(step, "")
         while step < config.steps:
@@ -158,15 +171,17 @@ def finetune(
             batch = train.draw(config.batch_size - n_views - n_rough, generator)
             if views is not None and n_views:
                 batch = joined(batch, views.draw(n_views, generator))
+            batch = batch.part(together.share(len(batch)))
             weight = config.rough_weight * max(0.0, 1 - step / (0.7 * config.steps))
             if rough is not None and n_rough and weight:
-                do([torch.tensor(weight), *batch.tensors, *rough.draw(n_rough, generator).tensors])
+                noisy = rough.draw(n_rough, generator).part(together.share(n_rough))
+                do([torch.tensor(weight), *batch.tensors, *noisy.tensors])
             else:
                 do_without_rough([torch.tensor(0.0), *batch.tensors])
             step += 1
             if step % every == 0 or step == config.steps:
                 network.eval()
-                value = _validate(network, head_name, validation, config.loss)
+                value = _validate(network, head_name, validation, config.loss, together)
                 trained.train()
                 if not history or value < min(history):
                     best.load_state_dict(trained.state_dict())
@@ -191,6 +206,13 @@ def rate(progress: float, schedule: str) -> float:
     return 0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * (progress - 0.1) / 0.9))
 
 
+def part_of_mean(mean: Tensor, rows: int, whole: int) -> Tensor:
+    """What a mean over `rows` rows adds to the mean over `whole` rows that they belong to."""
+    if rows == whole:
+        return mean
+    return mean * (rows / whole) if rows else torch.zeros((), device=mean.device, requires_grad=True)
+
+
 def head_loss(network: ExplainerNetwork, head_name: str, batch: LabelSet, loss: Loss) -> Tensor:
     head, output = _answer(network, head_name, batch)
     return head.loss(output, batch.labels) if loss == "own" else distance_loss(output, batch.labels, head.label_scale)
@@ -208,12 +230,14 @@ def distance_loss(output: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _validate(network: ExplainerNetwork, head_name: str, validation: LabelSet, loss: Loss) -> float:
+def _validate(
+    network: ExplainerNetwork, head_name: str, validation: LabelSet, loss: Loss, together: Processes
+) -> float:
     total = 0.0
-    for part in validation.parts(min(4096, network.rows_at_a_time)):
+    for part in validation.part(together.share(len(validation))).parts(min(4096, network.rows_at_a_time)):
         head, output = _answer(network, head_name, part)
         score = head.score(output, part.labels)
         if loss == "distance":
             score = distance_loss(output, part.labels, head.label_scale)
         total += float(score) * len(part)
-    return total / len(validation)
+    return together.sum(total) / len(validation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,9 @@ from cortx.progress import progress_bar
 from cortx.seeding import torch_generator
 from cortx.training.checkpoint import Checkpoint, pack, unpack
 from cortx.training.contrastive_loss import Similarity, contrastive_loss
-from cortx.training.finetune import LabelSet, rate
+from cortx.training.finetune import ELSEWHERE, LabelSet, part_of_mean, rate
 from cortx.training.network import ExplainerNetwork
+from cortx.training.parallel import ALONE, Processes
 from cortx.training.positives import POSITIVES, Positives, choose_positives
 from cortx.training.step import Step, make_optimizer, set_rate
 
@@ -66,28 +67,48 @@ class PretrainConfig:
             )
 
 
+class Batch(NamedTuple):
+    """This process's share of a batch of `whole` rows: anchors and positives (rows, columns), and rough labels."""
+
+    whole: int
+    anchors: Tensor
+    positives: Tensor
+    labels: LabelSet | None = None
+
+
+class Feed(Protocol):
+    """Where batches come from. Asking it may ask the model."""
+
+    even: bool
+    """Whether all batches have the same shapes."""
+    labelled: bool
+    """Whether they come with rough labels."""
+
+    def batch(self, step: int, generator: torch.Generator) -> Batch:
+        """The batch of a step; steps are asked for one after the other, from any one on."""
+        ...
+
+
 def pretrain(
     network: ExplainerNetwork,
     game: Game,
-    rows: Rows,
-    outputs: Array,
-    rough: LabelSet | None,
+    feed: Feed,
     config: PretrainConfig,
     *,
     seed: int,
     checkpoint: Checkpoint,
     show: bool | None = None,
+    together: Processes = ALONE,
 ) -> tuple[list[float], int]:
     """Trains the encoder in place (with rough labels, the attribution head too).
 
-    `outputs` are f(x), (rows, outputs); `rough` are labels of the same rows. Returns the mean loss by hundreds,
-    and the evaluations spent, those before a kill included.
+    Returns the mean loss by hundreds, and the evaluations spent, those before a kill and of other processes included.
     """
     if config.steps == 0:
         return [], 0
-    start, earlier = game.evaluations, 0
+    spent = 0
     trained = torch.nn.ModuleDict({"encoder": network.encoder})
-    if rough is not None:
+    if feed.labelled:
         trained["head"] = network.heads["attribution"]
     optimizer = make_optimizer(trained, config.learning_rate)
     generator = torch_generator(seed, "pretrain")
@@ -96,41 +117,43 @@ def pretrain(
     if kept is not None:
         unpack("trained", kept[0], trained, optimizer)
         generator.set_state(kept[0]["generator"])
-        losses, earlier = list(kept[1]["losses"]), int(kept[1]["evaluations"])
+        losses, spent = list(kept[1]["losses"]), int(kept[1]["evaluations"])
+    together.same(f"pretrain {len(losses)}", ELSEWHERE)
+    together.follow_first(trained)
 
     def keep() -> None:
         tensors = {**pack("trained", trained, optimizer), "generator": generator.get_state()}
-        checkpoint.save(
-            "pretrain", tensors, losses=[float(one) for one in losses], evaluations=earlier + game.evaluations - start
-        )
+        checkpoint.save("pretrain", tensors, losses=[float(one) for one in losses], evaluations=spent)
 
-    def loss(anchors: Tensor, matches: Tensor, *labels: Tensor) -> Tensor:
+    def loss(whole: int, anchors: Tensor, matches: Tensor, *labels: Tensor) -> Tensor:
         latent = network.latent(anchors)
-        contrast = contrastive_loss(latent, network.latent(matches), config.temperature, config.similarity)
+        contrast = contrastive_loss(
+            latent, network.latent(matches), config.temperature, config.similarity, together, whole
+        )
         result = config.contrastive_weight * contrast
         if labels:
             about, head = LabelSet(*labels), network.head("attribution")
-            result = result + head.loss(head.for_loss(latent, about.total, about.active), about.labels)
+            error = head.loss(head.for_loss(latent, about.total, about.active), about.labels)
+            result = result + part_of_mean(error, len(latent), whole)
         return result
 
     network.eval()
     trained.train()
-    do = Step(loss, optimizer, record=network.small)
+    batch: Batch
+    do = Step(
+        lambda *tensors: loss(batch.whole, *tensors), optimizer, record=network.small and feed.even, together=together
+    )
     saved = monotonic()
-    matrix = torch.from_numpy(rows.table.matrix).to(network.device)
-    size = min(config.batch_size, len(rows))
-    positives, drawn = matrix, -1
     with progress_bar("pre-training", config.steps, show=show) as advance:
         advance(len(losses), "")
         for step in range(len(losses), config.steps):
-            round_ = step * config.rounds // config.steps
-            if round_ != drawn:
-                positives, drawn = _positives(game, rows, outputs, matrix, config, seed, round_), round_
+            before = game.evaluations
+            batch = feed.batch(step, generator)
+            spent += together.total(game.evaluations - before)
             set_rate(optimizer, config.learning_rate * rate(step / config.steps, config.schedule))
-            batch = torch.randperm(len(rows), generator=generator)[:size].to(network.device)
-            labels = () if rough is None else rough.take(batch).tensors
-            losses.append(do([matrix[batch], positives[batch], *labels]).clone())
-            advance(1, f"{game.evaluations:,} evaluations")
+            labels = () if batch.labels is None else batch.labels.tensors
+            losses.append(do([batch.anchors, batch.positives, *labels]).clone())
+            advance(1, f"{spent:,} evaluations")
             if monotonic() - saved > checkpoint.every_seconds:
                 keep()
                 saved = monotonic()
@@ -138,14 +161,66 @@ def pretrain(
     network.eval()
     numbers = [float(one) for one in losses]
     history = [float(np.mean(numbers[first : first + 100])) for first in range(0, len(numbers), 100)]
-    return history, earlier + game.evaluations - start
+    return history, spent
+
+
+class TableFeed:
+    """Batches of a table in memory. `outputs` are f(x), (rows, outputs); `rough` are labels of the same rows."""
+
+    even = True
+
+    def __init__(
+        self,
+        network: ExplainerNetwork,
+        game: Game,
+        rows: Rows,
+        outputs: Array,
+        rough: LabelSet | None,
+        config: PretrainConfig,
+        seed: int,
+        together: Processes = ALONE,
+    ) -> None:
+        self.game, self.rows, self.outputs, self.rough = game, rows, outputs, rough
+        self.config, self.seed, self.together = config, seed, together
+        self.labelled = rough is not None
+        self.matrix = torch.from_numpy(rows.table.matrix).to(network.device)
+        self._positives, self._drawn = self.matrix, -1
+
+    def batch(self, step: int, generator: torch.Generator) -> Batch:
+        config, size = self.config, min(self.config.batch_size, len(self.rows))
+        round_ = step * config.rounds // config.steps
+        if round_ != self._drawn:
+            asked = (self.game, self.rows, self.outputs, self.matrix, config, self.seed)
+            self._positives, self._drawn = _positives(*asked, round_, self.together), round_
+        chosen = torch.randperm(len(self.rows), generator=generator)[:size].to(self.matrix.device)
+        chosen = chosen[self.together.share(size)]
+        labels = None if self.rough is None else self.rough.take(chosen)
+        return Batch(size, self.matrix[chosen], self._positives[chosen], labels)
 
 
 def _positives(
-    game: Game, rows: Rows, outputs: Array, matrix: Tensor, config: PretrainConfig, seed: int, round_: int
+    game: Game,
+    rows: Rows,
+    outputs: Array,
+    matrix: Tensor,
+    config: PretrainConfig,
+    seed: int,
+    round_: int,
+    together: Processes = ALONE,
 ) -> Tensor:
-    """One masked copy of every row, (rows, columns); a background game fills each row from one background row."""
-    kept = choose_positives(
+    """One masked copy of every row, (rows, columns); each process asks the model about its share of them."""
+    whole = len(rows)
+    pick = torch.randint(len(game.absent), (whole,), generator=torch_generator(seed, "background", round_))
+    if together.several:
+        own = np.arange(whole)[together.share(whole)]
+        rows, outputs = rows.take(own), outputs[own]
+    kept = positives_of(game, rows, outputs, config, seed=seed, round_=round_)
+    return masked_copies(game, matrix, together.gather_array(kept, whole), pick)
+
+
+def positives_of(game: Game, rows: Rows, outputs: Array, config: PretrainConfig, *, seed: int, round_: int) -> Any:
+    """The kept players of one masked copy for every row, as the settings say, (rows, players)."""
+    return choose_positives(
         game,
         rows,
         outputs,
@@ -155,7 +230,10 @@ def _positives(
         seed=seed,
         round_=round_,
     )
-    pick = torch.randint(len(game.absent), (len(rows),), generator=torch_generator(seed, "background", round_))
+
+
+def masked_copies(game: Game, matrix: Tensor, kept: Any, pick: Tensor) -> Tensor:
+    """Masked copies of rows, (rows, columns); a background game fills each row from its own pick of background rows."""
     if game.of_images:
         return game.masked_images(matrix, torch.from_numpy(kept).to(matrix.device))
     present, absent = torch.from_numpy(game.players.columns(kept)), torch.from_numpy(game.absent)[pick]

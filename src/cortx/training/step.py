@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from cortx.training.parallel import ALONE, Processes
+
 WARM_UP = 3
 
 
@@ -33,7 +35,8 @@ class Step:
 
     On a GPU the whole step is recorded once as a CUDA graph and replayed: these networks are so small that launching
     their kernels one by one takes ten times as long as computing. Large batches keep a GPU busy as it is (`record`).
-    `state` is what else a step changes: the running means of batch normalization.
+    `state` is what else a step changes: the running means of batch normalization. With several processes `loss` is this
+    one's part of a sum; their gradients are added up, and all take the same step.
     """
 
     def __init__(
@@ -44,8 +47,10 @@ class Step:
         *,
         record: bool = True,
         state: Iterable[Tensor] = (),
+        together: Processes = ALONE,
     ) -> None:
-        self.loss, self.optimizer, self.clip, self.record = loss, optimizer, clip, record
+        self.loss, self.optimizer, self.clip, self.together = loss, optimizer, clip, together
+        self.record = record and not together.several  # what processes tell each other is not part of a graph
         self.state = list(state)
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -72,6 +77,7 @@ class Step:
         loss = self.loss(*inputs)
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
+        loss = self.together.add_gradients(self.parameters, loss.detach())
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimizer.step()
