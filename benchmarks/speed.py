@@ -38,14 +38,14 @@ def best_of_both(first: Callable[[], Any], second: Callable[[], Any], repeats: i
     return min(time for time, _ in times), min(time for _, time in times)
 
 
-def make_model() -> torch.nn.Module:
+def make_model(width: int = 128) -> torch.nn.Module:
     generator = torch.Generator().manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(PLAYERS, 128),
+        torch.nn.Linear(PLAYERS, width),
         torch.nn.ReLU(),
-        torch.nn.Linear(128, 128),
+        torch.nn.Linear(width, width),
         torch.nn.ReLU(),
-        torch.nn.Linear(128, 1),
+        torch.nn.Linear(width, 1),
     )
     with torch.no_grad():
         for layer in model:
