@@ -185,7 +185,8 @@ def frames(work: Path, source: Path, explainer: Path, setting: str) -> list[dict
     from pyspark.sql import SparkSession
 
     found: dict[str, list[float]] = {"ray.data": [], "spark frame": []}
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    # One place more than there are actors: reading and writing need one too.
+    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     try:
         for _ in range(3):

@@ -12,7 +12,8 @@ from cortx.distributed.explain_job import OpenExplainer
 from cortx.distributed.kernel import ExplainSettings, explained_schema
 from cortx.distributed.ray_engine import RayEngine, import_ray
 from cortx.distributed.source import BATCH_ROWS
-from cortx.errors import InputError, need
+from cortx.distributed.work import Task, failed
+from cortx.errors import CortxError, InputError, need
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -36,7 +37,8 @@ def explain(
 
     `explainer` is the folder of a saved explainer, which every node must see. The other arguments and the columns that
     are added are those of `cortx.distributed.explain`. Actors load the explainer once; `concurrency` says how many
-    there are, or at least and at most how many, by default as many as there is room for.
+    there are, or at least and at most how many, by default as many as there is room for. Missing columns are said at
+    once; rows that cannot be explained when they are reached, by their number in a batch of at most `batch_rows`.
     """
     import_ray()
     data = _ray_data()
@@ -58,6 +60,7 @@ def explain(
         num_cpus=1,
         num_gpus=gpus_per_worker or None,
     )
+    explained = data.Dataset.copy(explained, _deep_copy=True)  # with a context that is not the caller's
     explained.context.execution_options.preserve_order = True
     return explained
 
@@ -122,9 +125,13 @@ class _Explain:
     def __call__(self, table: Any) -> Any:
         import pyarrow as pa
 
-        schema = explained_schema(self.opened.load(), table.schema, self.opened.settings)
-        batches = table.combine_chunks().to_batches() if len(table) else []
-        return pa.Table.from_batches(list(self.opened.explain(batches)), schema)
+        try:
+            schema = explained_schema(self.opened.load(), table.schema, self.opened.settings)
+            batches = table.combine_chunks().to_batches() if len(table) else []
+            return pa.Table.from_batches(list(self.opened.explain(batches)), schema)
+        except CortxError as error:
+            called = f"in a batch of {len(table):,} rows, whose first is row 0"  # Ray says no more of where it lies
+            raise failed(Task(called, len(table)), error) from error
 
 
 def _pool(data: Any, concurrency: int | tuple[int, int] | None) -> Any:

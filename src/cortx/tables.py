@@ -245,7 +245,10 @@ def _read_column(series: Any, name: str, known: Column | None, what: str) -> tup
                 f"column {name!r} of {what} has dtype {dtype}, but it holds categories like {known.values[0]!r}; "
                 "cast it to the dtype the game was made with"
             )
-        numbers = series.cast(nw.Float64).to_numpy().astype(np.float64)
+        try:
+            numbers = series.cast(nw.Float64).to_numpy().astype(np.float64)
+        except ValueError as error:  # Arrow does not round
+            raise _too_long(name, what) from error
         _check_digits(numbers, dtype, name, what)
         return numbers, Column(name, boolean, dtype)
     if not isinstance(series.dtype, (nw.String, nw.Categorical, nw.Enum, nw.Object)):
@@ -269,10 +272,14 @@ def _read_missing(known: Column) -> tuple[float, Column]:
 
 def _check_digits(numbers: npt.NDArray[np.float64], dtype: Any, name: str, what: str) -> None:
     if "int" in str(dtype).lower() and (np.abs(numbers) > WHOLE_UP_TO).any():
-        raise InputError(
-            f"column {name!r} of {what} holds whole numbers beyond 2**53, which would be rounded; "
-            "a column of identifiers belongs in no explanation, or in it as text"
-        )
+        raise _too_long(name, what)
+
+
+def _too_long(name: str, what: str) -> InputError:
+    return InputError(
+        f"column {name!r} of {what} holds whole numbers beyond 2**53, which would be rounded; "
+        "a column of identifiers belongs in no explanation, or in it as text"
+    )
 
 
 def _code(
@@ -323,11 +330,12 @@ def _factorized(series: Any) -> tuple[list[Any], npt.NDArray[np.int64], Any]:
         import polars as pl
 
         unique = native.unique(maintain_order=True)
-        codes = pl.Series(np.arange(len(unique)))
-        return unique.to_list(), native.replace_strict(unique, codes, return_dtype=pl.Int64).to_numpy(), None
+        codes = pl.Series(np.arange(len(unique)), dtype=pl.Int64)
+        local = native.replace_strict(unique, codes, return_dtype=pl.Int64).to_numpy()
+        return unique.to_list(), local.astype(np.int64), None  # of no rows polars makes text, whatever it is told
     import pyarrow as pa
 
-    encoded = native if pa.types.is_dictionary(native.type) else native.dictionary_encode()
+    encoded = _wide_codes(native) if pa.types.is_dictionary(native.type) else native.dictionary_encode()
     encoded = encoded.unify_dictionaries().combine_chunks()
     size = len(encoded.dictionary)
     entries = encoded.indices.fill_null(size).to_numpy().astype(np.int64)
@@ -337,6 +345,14 @@ def _factorized(series: Any) -> tuple[list[Any], npt.NDArray[np.int64], Any]:
     place = np.empty(size + 1, dtype=np.int64)
     place[used] = np.arange(len(used))
     return encoded.dictionary.take(pa.array(used, mask=used == size)).to_pylist(), place[entries], None
+
+
+def _wide_codes(native: Any) -> Any:
+    """A dictionary column whose codes have room: all chunks together may have more values than its own codes reach."""
+    import pyarrow as pa
+
+    chunks = [pa.DictionaryArray.from_arrays(c.indices.cast(pa.int64()), c.dictionary) for c in native.chunks]
+    return pa.chunked_array(chunks, pa.dictionary(pa.int64(), native.type.value_type))
 
 
 def _key(value: Any) -> tuple[str, Any]:
@@ -422,7 +438,10 @@ def _decode(codes: npt.NDArray[np.int64], column: Column, schema: Schema) -> Any
             return pl.Series(column.name, list(column.values), dtype=column.dtype).gather(codes)
         import pyarrow as pa
 
-        return pa.array(list(column.values)).take(pa.array(codes)).cast(column.dtype)
+        values = pa.array(list(column.values)).take(pa.array(codes))
+        if pa.types.is_dictionary(column.dtype):  # a cast makes dictionaries of text alone
+            values = values.cast(column.dtype.value_type).dictionary_encode()
+        return values.cast(column.dtype)
     except Exception as error:
         if isinstance(error, (TypeError, ValueError)) or type(error).__module__.startswith("polars"):
             raise InputError(
@@ -486,10 +505,10 @@ def _dtype(column: Column, frame: str) -> Any:
     return dtypes[kind]
 
 
-def reference_row(table: Table) -> Matrix:
+def reference_row(table: Table, copies: npt.NDArray[np.int64] | None = None) -> Matrix:
     """The mean of each numeric column and the most frequent value of each categorical one, (1, columns).
 
-    Missing values are left out; a column with nothing else keeps them.
+    Missing values are left out; a column with nothing else keeps them. A row counts `copies` times, (rows,).
     """
     if len(table) == 0:
         raise InputError("the reference table has no rows; give at least one")
@@ -498,16 +517,17 @@ def reference_row(table: Table) -> Matrix:
         numbers = table.matrix[:, j]
         if column.coded:
             missing = [code for code, value in enumerate(column.values) if value is None]
-            present = numbers[~np.isin(numbers, missing)]
+            here = ~np.isin(numbers, missing)
         else:
-            present = numbers[~np.isnan(numbers)]
+            here = ~np.isnan(numbers)
+        present, weights = numbers[here], None if copies is None else copies[here]
         if present.size == 0:
             row[0, j] = numbers[0]
         elif column.categorical:
-            values, counts = np.unique(present, return_counts=True)
-            row[0, j] = values[counts.argmax()]
+            values, place = np.unique(present, return_inverse=True)
+            row[0, j] = values[np.bincount(place, weights).argmax()]
         else:
-            row[0, j] = present.mean()
+            row[0, j] = np.average(present, weights=weights)
     return row
 
 

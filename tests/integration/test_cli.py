@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -498,3 +499,75 @@ def test_the_demo_without_shap_leaves_its_lines_out(tmp_path: Path, monkeypatch:
     assert "shap is not installed" in text
     assert "shap kernel" not in text
     assert "cortx exact" in text
+
+
+# Folders -----------------------------------------------------------------------------------------------------
+
+
+def write_parts(folder: Path) -> None:
+    folder.mkdir()
+    for part in range(3):
+        some_rows(20, seed=part).drop(columns="bought").to_parquet(folder / f"{part}.parquet", index=False)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--plot", "why.png"),
+        ("--tolerance", "0.1"),
+        ("--refine-budget", "100"),
+        ("--reasons", "2"),
+        ("--exclude", "a"),
+        ("--direction", "up"),
+        ("--output", "yes"),
+    ],
+)
+def test_explain_of_a_folder_refuses_what_is_for_files(tmp_path: Path, option: tuple[str, str]) -> None:
+    write_parts(tmp_path / "in")
+    done = cortx("explain", "x.cortx", "in", "--out", "out", *option, folder=tmp_path, code=2)
+    assert f"{option[0]} is for a single file" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def on_a_terminal(*arguments: object, folder: Path) -> str:
+    """What the command writes to a terminal."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "TERM": "xterm"}
+    command = [sys.executable, "-m", "cortx.interfaces.cli", *map(str, arguments)]
+    with subprocess.Popen(command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        written = b""
+        while True:
+            try:
+                some = os.read(ours, 65_536)
+            except OSError:  # Linux says so when the other end is closed
+                break
+            if not some:
+                break
+            written += some
+        os.close(ours)
+    text = written.decode()
+    assert process.returncode == 0, text
+    return text
+
+
+@pytest.mark.slow
+def test_a_folder_shows_how_far_it_is(workshop: Path, tmp_path: Path) -> None:
+    write_parts(tmp_path / "in")
+    shown = on_a_terminal("explain", workshop / "credit.cortx", "in", "--out", "shown", folder=tmp_path)
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown))
+    time = r"(?:\d+:\d\d:\d\d|-:--:--)"
+    bars = [found for line in lines if (found := re.match(rf"explaining +━+ +(\d+)% ({time}) ({time}) (.*)", line))]
+    assert bars
+    assert int(bars[0][1]) < 100
+    assert (bars[-1][1], bars[-1][3]) == ("100", "0:00:00")  # nothing is left
+    assert "rows/s" in bars[-1][4]
+    assert "Explained 60 rows" in shown
+    silent = cortx("explain", workshop / "credit.cortx", "in", "--out", "silent", folder=tmp_path)
+    assert silent.stdout == ""
+    assert "Explained 60 rows" in silent.stderr
+    for sign in ("━", "%", "\x1b", "explaining"):
+        assert sign not in silent.stderr

@@ -11,16 +11,19 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.conftest import make_model, make_tiny_recipe
 from tests.engine_jobs import (
     Answers,
     CannotOpen,
+    DieTogether,
     Squares,
     Unreadable,
     alive,
@@ -38,7 +41,7 @@ from tests.engine_jobs import (
 import cortx
 from cortx.distributed.local import LocalEngine
 from cortx.distributed.ray_engine import RayEngine, import_ray, ray_running
-from cortx.distributed.work import MOST_DEATHS
+from cortx.distributed.work import MOST_DEATHS, Done, Job, Task
 from cortx.errors import EngineError, InputError
 
 pytest.importorskip("ray", reason="Ray is an extra")
@@ -116,7 +119,7 @@ def test_ray_starts_and_stops_with_the_run_and_reports_nothing(tmp_path: Path) -
 
 
 def test_ray_starts_offline(tmp_path: Path) -> None:
-    cut_off = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    cut_off = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("needs unshare and ip")
     if subprocess.run([*cut_off, "true"], capture_output=True, check=False).returncode:
@@ -180,6 +183,30 @@ class TestOneNode:
             list(RayEngine(workers=1).run(Answers(threading.Lock()), tasks_of(1)))  # type: ignore[arg-type]
         with pytest.raises(EngineError, match=r"batch 0: .*lock"):
             list(RayEngine(workers=1).run(Answers(threading.Lock), tasks_of(1)))
+
+    def test_the_address_of_another_ray_is_refused(self) -> None:
+        there = import_ray().get_runtime_context().gcs_address
+        with pytest.raises(InputError, match=rf"'127.0.0.1:9', but this process has joined the Ray at '{there}'"):
+            list(RayEngine(address="127.0.0.1:9").run(Answers(int), tasks_of(1)))
+        for address in (there, "auto"):
+            assert [done.result for done in RayEngine(address, workers=1).run(Answers(int), tasks_of(1))] == [0]
+
+    def test_gpus_that_this_ray_does_not_have(self) -> None:
+        engine = RayEngine(gpus_per_worker=1000)
+        with pytest.raises(EngineError, match="wants 1000 GPUs, but Ray finds"):
+            list(engine.run(Answers(int), tasks_of(1)))
+        with pytest.raises(EngineError, match="wants 1000 GPUs, but Ray finds"):
+            _ = engine.workers
+
+    def test_an_error_of_whoever_makes_the_tasks_comes_after_what_is_being_done(self, tmp_path: Path) -> None:
+        def tasks() -> Iterator[Task]:
+            yield from tasks_of(6)
+            raise FileNotFoundError("the table")
+
+        found, error = until_error(RayEngine(workers=2).run(Squares(str(tmp_path), 0.3), tasks()))
+        assert isinstance(error, FileNotFoundError)
+        assert found
+        assert {int(parts[1]) for parts in notes(tmp_path, "attempt")} == set(squares(found))
 
     def test_more_workers_than_there_is_room_for(self, tmp_path: Path) -> None:
         dones = RayEngine(workers=50).run(Squares(str(tmp_path)), tasks_of(60))
@@ -248,10 +275,21 @@ class TestOneNode:
         explained = cortx.ray.explain(dataset, folder, model=make_model(), concurrency=2, batch_rows=256)
         assert_same(table_of(explained), expected)
         assert not ray.data.DataContext.get_current().execution_options.preserve_order
+        assert not dataset.context.execution_options.preserve_order
+        assert explained.context.execution_options.preserve_order
         with pytest.raises(InputError, match="'a'"):
             cortx.ray.explain(dataset.drop_columns(["a"]), folder)
         with pytest.raises(InputError, match=r"expected a ray\.data\.Dataset"):
             cortx.ray.explain(table, folder)
+
+    def test_a_row_that_cannot_be_explained_is_numbered_within_its_batch(self, saved: tuple[Path, Any]) -> None:
+        folder, table = saved
+        column = table.column("a").to_numpy().copy()
+        column[301] = np.inf
+        bad = table.set_column(table.schema.get_field_index("a"), "a", pa.array(column))
+        explained = cortx.ray.explain(import_ray().data.from_arrow(bad), folder, concurrency=1, batch_rows=250)
+        with pytest.raises(Exception, match=r"in a batch of 250 rows, whose first is row 0: .*'a', row 51"):
+            explained.materialize()
 
     def test_a_dataset_of_pandas_frames(self, saved: tuple[Path, Any]) -> None:
         folder, table = saved
@@ -280,6 +318,7 @@ class TestOneNode:
 
 
 SCORE = "tests.engine_jobs:score"
+LABELS: dict[str, Any] = {"budget": 64 * 120, "rows": 120, "seed": 3, "frame": "numpy"}
 
 
 def assert_same_labels(found: Path, expected: Path) -> None:
@@ -337,6 +376,55 @@ def connect(cluster: Any) -> None:
     import_ray().init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 
 
+def restore(cluster: Any) -> None:
+    """Three nodes again, where one was lost."""
+    while len(cluster.worker_nodes) < 2:
+        cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+
+
+class LosesANode:
+    """Takes a node away in the middle of a run, without asking."""
+
+    name = "ray"
+
+    def __init__(self, cluster: Any) -> None:
+        self.cluster, self.engine, self.lost = cluster, RayEngine(), False
+        self.workers = self.engine.workers
+
+    def run(self, job: Job, tasks: Iterable[Task]) -> Iterator[Done]:
+        for number, done in enumerate(self.engine.run(job, tasks)):
+            if number == 8:
+                self.cluster.remove_node(next(iter(self.cluster.worker_nodes)), allow_graceful=False)
+                self.lost = True
+            yield done
+
+
+def slow_model() -> torch.nn.Module:
+    """The model, slow enough for something to happen while it works."""
+
+    class Slow(torch.nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            time.sleep(0.2)
+            return rows
+
+    return torch.nn.Sequential(Slow(), *make_model())
+
+
+@pytest.fixture(scope="module")
+def folders(saved: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the local engine makes of the table: explanations of `rows` in `explained`, labels in `labels`."""
+    explainer, table = saved
+    home = tmp_path_factory.mktemp("local")
+    (home / "rows").mkdir()
+    for number in range(24):
+        pq.write_table(table.slice(125 * number, 125), home / "rows" / f"{number:02d}.parquet")
+    engine = LocalEngine(0)
+    cortx.distributed.explain(explainer, home / "rows", home / "explained", model=make_model(), engine=engine)
+    cortx.distributed.label(SCORE, table.drop_columns(["id"]), home / "labels", engine=engine, **LABELS)
+    return home
+
+
 class TestThreeNodes:
     def test_a_cluster_is_joined_for_the_time_of_a_run(self, cluster: Any, tmp_path: Path) -> None:
         ray = import_ray()
@@ -352,6 +440,22 @@ class TestThreeNodes:
         finally:
             connect(cluster)
 
+    def test_explanations_and_labels_are_the_same(
+        self, cluster: Any, saved: tuple[Path, Any], folders: Path, tmp_path: Path
+    ) -> None:
+        explainer, table = saved
+        engine = RayEngine()
+        assert engine.workers == len(cluster.list_all_nodes()) == 3
+        cortx.distributed.explain(explainer, folders / "rows", tmp_path / "ray", model=make_model(), engine=engine)
+        assert_same(pq.read_table(tmp_path / "ray"), pq.read_table(folders / "explained"))
+        cortx.distributed.label(SCORE, table.drop_columns(["id"]), tmp_path / "labels", engine=engine, **LABELS)
+        assert_same_labels(tmp_path / "labels", folders / "labels")
+
+    def test_actors_that_die_together_before_they_begin_are_one_misfortune(self, cluster: Any, tmp_path: Path) -> None:
+        dones = RayEngine(workers=MOST_DEATHS).run(DieTogether(str(tmp_path), MOST_DEATHS), tasks_of(8))
+        assert squares(dones) == {number: number * number for number in range(8)}
+        assert len(pids(tmp_path)) > MOST_DEATHS
+
     def test_tasks_are_done_on_all_nodes_and_one_may_be_lost(self, cluster: Any, tmp_path: Path) -> None:
         engine = RayEngine()
         run = engine.run(Squares(str(tmp_path), 0.3, together=3), tasks_of(40))
@@ -365,15 +469,23 @@ class TestThreeNodes:
         assert squares(dones) == {number: number * number for number in range(40)}
         assert {done.result["node"] for done in dones[-10:]} < {done.result["node"] for done in dones}
 
-    def test_labels_are_the_same_when_a_node_is_lost(
-        self, cluster: Any, saved: tuple[Path, Any], tmp_path: Path
+    def test_explanations_are_the_same_when_a_node_is_lost(
+        self, cluster: Any, saved: tuple[Path, Any], folders: Path, tmp_path: Path
     ) -> None:
-        while len(cluster.worker_nodes) < 2:
-            cluster.add_node(num_cpus=1)
-        cluster.wait_for_nodes()
+        restore(cluster)
+        engine = LosesANode(cluster)
+        assert engine.workers == 3
+        model = slow_model()
+        report = cortx.distributed.explain(saved[0], folders / "rows", tmp_path / "ray", model=model, engine=engine)
+        assert engine.lost
+        assert report.files == 24
+        assert_same(pq.read_table(tmp_path / "ray"), pq.read_table(folders / "explained"))
+
+    def test_labels_are_the_same_when_a_node_is_lost(
+        self, cluster: Any, saved: tuple[Path, Any], folders: Path, tmp_path: Path
+    ) -> None:
+        restore(cluster)
         table = saved[1].drop_columns(["id"])
-        settings: dict[str, Any] = {"budget": 64 * 120, "rows": 120, "seed": 3, "frame": "numpy"}
-        cortx.distributed.label(SCORE, table, tmp_path / "local", engine=LocalEngine(1), **settings)
 
         def lose_a_node() -> None:
             assert wait_until(lambda: bool(list((tmp_path / "ray").rglob("*.parquet"))))
@@ -381,7 +493,7 @@ class TestThreeNodes:
 
         losing = threading.Thread(target=lose_a_node)
         losing.start()
-        cortx.distributed.label(SCORE, table, tmp_path / "ray", engine=RayEngine(), **settings)
+        cortx.distributed.label(SCORE, table, tmp_path / "ray", engine=RayEngine(), **LABELS)
         losing.join()
         assert len(cluster.worker_nodes) == 1
-        assert_same_labels(tmp_path / "ray", tmp_path / "local")
+        assert_same_labels(tmp_path / "ray", folders / "labels")

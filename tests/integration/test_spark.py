@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import make_tiny_recipe
-from tests.engine_jobs import Answers, CannotOpen, Squares, attempts, notes, pids, squares, tasks_of, torch_threads
+from tests.engine_jobs import (
+    Answers,
+    CannotOpen,
+    Squares,
+    attempts,
+    notes,
+    pids,
+    squares,
+    tasks_of,
+    torch_threads,
+    until_error,
+)
 
 import cortx
 from cortx.distributed.explaining import explain as explain_folder
@@ -307,9 +318,20 @@ def test_a_worker_that_dies_once_costs_only_its_task(spark: Any, tmp_path: Path)
 
 
 def test_a_task_that_no_worker_survives_is_named(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"batch 1: 3 workers died at it.*exited unexpectedly"):
+    with pytest.raises(EngineError, match=r"batch 1: \d+ workers died at it.*exited unexpectedly") as raised:
         list(SparkEngine(spark).run(Squares(str(tmp_path)), tasks_of(3, dies=(1,))))
+    assert f" {attempts(tmp_path, 1)} workers died" in str(raised.value)
     assert attempts(tmp_path, 0) == attempts(tmp_path, 2) == 1
+
+
+def test_an_error_of_whoever_makes_the_tasks_comes_after_what_is_being_done(spark: Any, tmp_path: Path) -> None:
+    def tasks() -> Iterator[Task]:
+        yield from tasks_of(2, seconds={1: 1.0})
+        raise FileNotFoundError("the table")
+
+    found, error = until_error(SparkEngine(spark).run(Squares(str(tmp_path)), tasks()))
+    assert isinstance(error, FileNotFoundError)
+    assert squares(found) == {0: 0, 1: 1}
 
 
 def test_a_run_that_is_left_cancels_what_is_under_way(spark: Any, tmp_path: Path) -> None:
@@ -500,6 +522,27 @@ def test_an_engine_of_its_own_starts_without_a_network_and_stops(tmp_path: Path)
     ended = run_alone(*alone, sys.executable, "-c", OWN, str(tmp_path), "lo")
     assert ended.stdout.strip().endswith("[0, 1, 2, 3]"), ended.stderr[-3000:]
     assert attempts(tmp_path, 2) == 2  # a local master gives a task up at once; the engine does not
+
+
+GONE = """
+import os, signal, sys
+
+from cortx.distributed.spark_engine import SparkEngine
+from tests.engine_jobs import Squares, tasks_of, until_error
+import pyspark
+
+if __name__ == "__main__":
+    run = SparkEngine().run(Squares(sys.argv[1], seconds=0.5), tasks_of(40))
+    next(run)
+    os.kill(pyspark.SparkContext._gateway.proc.pid, signal.SIGKILL)
+    error = until_error(run)[1]
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_when_spark_itself_is_gone_the_task_is_named(tmp_path: Path) -> None:
+    ended = run_alone(sys.executable, "-c", GONE, str(tmp_path))
+    assert re.match(r"EngineError: batch \d+: Spark could not do it: ", ended.stdout), ended.stderr[-3000:]
 
 
 def test_without_java_it_says_so(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from tests.conftest import make_model
 
 import cortx
@@ -60,25 +61,52 @@ game = cortx.Game(scoring.model, reference=frame)
 FIT = """
 # What was kept for a kill stays: the losses of every step are in it.
 Checkpoint.clear = lambda self: None
-facts = {}
-for kind in ("table", "stream", "paper"):
+
+
+def fit(kind, checkpoint):
     game = cortx.Game(scoring.model, reference=frame)
     some = recipe if kind != "paper" else replace(recipe, pretrain=replace(recipe.pretrain, rough_pairs=0, steps=30))
     rows = ParquetRows(folder / "table", buffer_rows=100) if kind == "stream" else frame
     labels = replace(labelled, outputs=None) if kind == "paper" else labelled
-    checkpoint = folder / f"{sys.argv[2]}-{kind}"
     explainer = cortx.CoRTX(some, heads=("attribution", "ranking"))
+    if "touched" in sys.argv and rank == 1:
+        _ = game.base_values  # what one process knows already is nothing that others wait for
     explainer.fit(game, rows, labels=labels, checkpoint=checkpoint)
-    state = explainer.fitted.network.state_dict()
-    np.savez(folder / f"{sys.argv[2]}-{kind}-{rank}.npz", **{name: tensor.numpy() for name, tensor in state.items()})
-    facts[kind] = {
+    return explainer, {
         "evaluations": {stage: cost["evaluations"] for stage, cost in explainer.costs_.items() if "total" not in stage},
         "asked": game.evaluations,
         "history": explainer.history_,
         "losses": losses_of(checkpoint),
         "values": explainer.explain(frame.iloc[:50]).values.tolist(),
     }
+"""
+EVERY_KIND = """
+facts = {}
+for kind in ("table", "stream", "paper"):
+    explainer, facts[kind] = fit(kind, folder / f"{sys.argv[2]}-{kind}")
+    state = explainer.fitted.network.state_dict()
+    np.savez(folder / f"{sys.argv[2]}-{kind}-{rank}.npz", **{name: tensor.numpy() for name, tensor in state.items()})
+explainer.save(folder / f"{sys.argv[2]}-saved-by-{rank}")
 (folder / f"{sys.argv[2]}-{rank}.json").write_text(json.dumps(facts))
+"""
+ONE_KIND = """
+import signal
+
+kind, name, stage, last = sys.argv[2:6]
+saved, save = [], Checkpoint.save
+
+
+def save_and_die(self, what, tensors, **facts):
+    save(self, what, tensors, **facts)
+    saved.append(what)
+    if saved.count(stage) == int(last) and rank == int(os.environ.get("WORLD_SIZE", "1")) - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+Checkpoint.save = save_and_die
+Checkpoint.__init__.__defaults__ = (0.0,)  # keeps its progress at every step
+_, facts = fit(kind, folder / name)
+(folder / f"{name}-{rank}.json").write_text(json.dumps(facts))
 """
 LOSSES = """
 from safetensors import safe_open
@@ -136,7 +164,7 @@ def run(folder: Path, script: str, *arguments: str, processes: int) -> subproces
 def fitted(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What one process found, and what each of two did."""
     for processes, name in ((1, "one"), (2, "two")):
-        done = run(folder, BEGIN + LOSSES + FIT, name, processes=processes)
+        done = run(folder, BEGIN + LOSSES + FIT + EVERY_KIND, name, processes=processes)
         assert done.returncode == 0, done.stderr
     read = [json.loads((folder / f"{name}.json").read_text()) for name in ("one-0", "two-0", "two-1")]
     return read[0], read[1:]
@@ -176,6 +204,43 @@ def test_two_processes_ask_the_model_no_more_than_one(fitted: Any, kind: str) ->
         assert found["evaluations"] == alone["evaluations"]
     assert sum(found["asked"] for found in together) == alone["asked"]
     assert max(found["asked"] for found in together) < 0.6 * alone["asked"]
+
+
+def test_one_of_the_processes_saves_what_all_have(folder: Path, fitted: Any) -> None:
+    del fitted
+    assert (folder / "two-saved-by-0" / "manifest.json").is_file()
+    assert not (folder / "two-saved-by-1").exists()
+    alone, together = (cortx.load(folder / f"{name}-saved-by-0") for name in ("one", "two"))
+    rows = pq.read_table(folder / "table").to_pandas()
+    np.testing.assert_allclose(together.explain(rows).values, alone.explain(rows).values, atol=1e-4)
+
+
+def steps_done(checkpoint: Path) -> int:
+    with safe_open(checkpoint / "pretrain.safetensors", framework="pt") as file:
+        return len(json.loads(file.metadata()["cortx"])["losses"])
+
+
+def test_processes_that_were_killed_go_on_where_they_were(folder: Path, fitted: Any) -> None:
+    """Killed while pre-training, and again while a head learns."""
+    script, kind, name = BEGIN + LOSSES + FIT + ONE_KIND, "stream", "killed"
+    undisturbed = fitted[1][0][kind]
+    done = run(folder, script, kind, name, "pretrain", "15", processes=2)
+    assert done.returncode != 0
+    assert 14 <= steps_done(folder / name) < len(undisturbed["losses"])
+    assert not (folder / name / "finetune-attribution.safetensors").exists()
+    done = run(folder, script, kind, name, "finetune-attribution", "3", processes=2)
+    assert done.returncode != 0
+    assert steps_done(folder / name) == len(undisturbed["losses"])
+    assert not (folder / name / "finetune-ranking.safetensors").exists()
+    done = run(folder, script, kind, name, "never", "1", "touched", processes=2)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        found = json.loads((folder / f"{name}-{rank}.json").read_text())
+        np.testing.assert_allclose(found["losses"], undisturbed["losses"], rtol=1e-4)
+        for stage, curve in undisturbed["history"].items():
+            np.testing.assert_allclose(found["history"][stage], curve, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(found["values"], undisturbed["values"], atol=1e-4)
+        assert found["evaluations"] == undisturbed["evaluations"]
 
 
 def test_a_process_that_fails_ends_the_run_with_its_message(folder: Path) -> None:

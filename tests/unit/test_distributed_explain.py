@@ -348,6 +348,25 @@ def test_frames_become_frames_of_their_kind(
         assert found.select(table.column_names).equals(frame)
 
 
+@pytest.mark.parametrize("engine", [None, HereEngine()], ids=["none", "here"])
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow", "batch"])
+def test_empty_frames_become_empty_frames_of_their_kind(world: World, kind: str, engine: Engine | None) -> None:
+    table = more(world.rows).drop_columns(["list"])
+    frame = {
+        "pandas": world.rows,
+        "polars": pl.from_arrow(table),
+        "arrow": table,
+        "batch": table.combine_chunks().to_batches()[0],
+    }[kind]
+    some, none = (explain(world.saved, part, engine=engine) for part in (frame[:5], frame[:0]))
+    assert type(none) is type(some) is type(frame)
+    assert len(none) == 0
+    if kind in ("arrow", "batch"):
+        assert none.schema.equals(some.schema, check_metadata=True)
+    else:
+        assert list(none.columns) == list(some.columns)
+
+
 def test_a_fitted_explainer_explains_frames_here(world: World) -> None:
     found = explain(world.explainer, world.rows)
     np.testing.assert_allclose(attributions(found), world.explainer.explain(world.rows).values, atol=1e-6)
@@ -449,13 +468,17 @@ def test_a_second_run_goes_on(world: World, tmp_path: Path) -> None:
     run_folder(world, tmp_path / "in", tmp_path / "out")
     whole = read_back(tmp_path / "out")
     (tmp_path / "out" / names[1]).unlink()
-    (tmp_path / "out" / ".tmp-12345678-half.parquet").write_bytes(b"PAR1")
+    (killed, running) = (tmp_path / "out" / f".tmp-{name}-half.parquet" for name in ("12345678", "87654321"))
+    killed.write_bytes(b"PAR1")
+    running.write_bytes(b"PAR1")
+    os.utime(killed, (time.time() - 4_000,) * 2)
     engine = HereEngine()
     report = run_folder(world, tmp_path / "in", tmp_path / "out", engine)
     assert (report.files, report.rows, report.finished_before) == (1, 300, 2)
     assert [task.name for task in engine.tasks] == [f"{tmp_path / 'in' / names[1]}, rows 0 to 299"]
     assert read_back(tmp_path / "out").equals(whole)
-    assert not (tmp_path / "out" / ".tmp-12345678-half.parquet").exists()
+    assert not killed.exists()
+    assert running.exists()  # somebody may be writing it
     assert "Nothing to do" in str(run_folder(world, tmp_path / "in", tmp_path / "out"))
     # A table that has grown is explained where it has.
     pq.write_table(more(make_rows(50, 9)), tmp_path / "in" / "zz.parquet")
@@ -486,12 +509,72 @@ def test_another_run_is_refused(world: World, tmp_path: Path) -> None:
     (tmp_path / "out" / names[1]).unlink()
     pq.write_table(more(make_rows(40, 9)), tmp_path / "in" / names[1])
     assert run_folder(world, tmp_path / "in", tmp_path / "out", confidence=0.8).rows == 40
-    (tmp_path / "out" / "_explained.json").write_text("{")
-    with pytest.raises(StorageError, match=r"_explained\.json is damaged"):
+    record = json.loads((tmp_path / "out" / "_explained.json").read_text())
+    damaged = [{key: value} for key in ("explainer", "settings", "files", "slice_rows") for value in (None, [], "x")]
+    damaged += [{"explainer": {"folder": "x"}}, {"files": {names[0]: 300}}]
+    for text in ("{", "[]", "3", '{"format": "cortx-explained"}', *(json.dumps(record | part) for part in damaged)):
+        (tmp_path / "out" / "_explained.json").write_text(text)
+        with pytest.raises(StorageError, match=r"_explained\.json is damaged"):
+            run_folder(world, tmp_path / "in", tmp_path / "out", confidence=0.8)
+    (tmp_path / "out" / "_explained.json").write_text('{"format": "another"}')
+    with pytest.raises(StorageError, match="not a record"):
         run_folder(world, tmp_path / "in", tmp_path / "out", confidence=0.8)
     (tmp_path / "out" / "_explained.json").unlink()
     with pytest.raises(InputError, match="not made by cortx"):
         run_folder(world, tmp_path / "in", tmp_path / "out", confidence=0.8)
+
+
+def test_a_changed_file_without_an_ending_is_refused(world: World, tmp_path: Path) -> None:
+    pq.write_table(more(world.rows), tmp_path / "t.data")
+    run_folder(world, tmp_path / "t.data", tmp_path / "out")
+    assert "Nothing to do" in str(run_folder(world, tmp_path / "t.data", tmp_path / "out"))
+    pq.write_table(more(make_rows(1_000, 9)), tmp_path / "t.data")
+    with pytest.raises(InputError, match=r"t\.data has changed .* remove t\.data\.parquet"):
+        run_folder(world, tmp_path / "t.data", tmp_path / "out")
+
+
+@pytest.mark.parametrize("second", ["a.parquet-00000.parquet", "a.parquet-0.parquet", "a.parquet-00009.parquet"])
+def test_slices_that_would_meet_are_refused(
+    world: World, tmp_path: Path, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cortx.distributed.explain_record.SLICE_ROWS", 200)
+    (tmp_path / "in").mkdir()
+    pq.write_table(more(world.rows), tmp_path / "in" / "a.parquet", row_group_size=100)
+    pq.write_table(more(world.rows[:50]), tmp_path / "in" / second)
+    if second.startswith("a.parquet-00009"):  # behind the last slice: allowed
+        assert run_folder(world, tmp_path / "in", tmp_path / "out").rows == 1_050
+        assert read_back(tmp_path / "out")["id"].to_pylist() == [*range(1_000), *range(50)]
+        return
+    with pytest.raises(InputError, match=f"{second}.*rename"):
+        run_folder(world, tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_replaced_during_the_run(world: World, tmp_path: Path) -> None:
+    names = sorted(write_folder(tmp_path / "in", more(world.rows), [300, 600]))
+
+    class Replacing(HereEngine):
+        def run(self, job: Job, tasks: Iterable[Task]) -> Iterator[Done]:
+            pq.write_table(more(make_rows(300, 9)), tmp_path / "in" / names[1], row_group_size=100)
+            return super().run(job, tasks)
+
+    with pytest.raises(StorageError, match=rf"{names[1]} was replaced .* run again"):
+        run_folder(world, tmp_path / "in", tmp_path / "out", Replacing())
+    assert [file.relative for file in list_files(place(tmp_path / "out"))] == [names[0]]
+    assert run_folder(world, tmp_path / "in", tmp_path / "out").files == 2
+
+
+def test_values_that_cannot_be_read_are_no_failure_of_the_disk(world: World, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    score = pa.array([2**53 + 1 if i == 777 else 0 for i in range(1_000)], pa.int64())
+    pq.write_table(more(world.rows).append_column("score", score), tmp_path / "in" / "a.parquet", row_group_size=100)
+    with pytest.raises(InputError, match=r"'score'.*rows 700 to 799: .*9007199254740993"):
+        run_folder(world, tmp_path / "in", tmp_path / "out", batch_rows=100, model=None, outputs="score")
+    count = pa.array([2**53 + 1 if i == 777 else 0 for i in range(1_000)], pa.int64())
+    table = more(world.rows)
+    table = table.set_column(table.column_names.index("count"), "count", count)
+    with pytest.raises(InputError, match=r"'count'.*2\*\*53"):
+        list(explain_batches(world.explainer, table.to_batches(), ExplainSettings()))
 
 
 def test_places_that_cannot_be(world: World, tmp_path: Path) -> None:
@@ -500,6 +583,12 @@ def test_places_that_cannot_be(world: World, tmp_path: Path) -> None:
         run_folder(world, tmp_path / "in", tmp_path / "in" / "out")
     with pytest.raises(InputError, match="lie in one another"):
         run_folder(world, tmp_path / "in" / "part-001.parquet", tmp_path / "in")
+    far = place("mock:///far/in?x=1")
+    write_whole(far / "a.parquet", lambda stream: pq.write_table(more(world.rows), stream))
+    for out in ("mock:///far/in/out?x=1", "mock:///far/in/out", "mock:///far?x=1"):
+        with pytest.raises(InputError, match="lie in one another"):
+            run_folder(world, far, out)
+    assert run_folder(world, far, "mock:///far/in2?x=1").rows == 1_000
     with pytest.raises(InputError, match="no file or folder"):
         run_folder(world, tmp_path / "nowhere", tmp_path / "out")
     (tmp_path / "empty").mkdir()
@@ -661,6 +750,9 @@ def test_killed_again_and_again(world: World, tmp_path: Path) -> None:
     assert [file.relative for file in list_files(out)] == names
     for name in names:
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    for left in (tmp_path / "out").rglob(".tmp*"):
+        os.utime(left, (0, 0))
+    assert "Nothing to do" in str(explain(world.saved, tmp_path / "in", tmp_path / "out", engine=HereEngine()))
     assert not [file for file in list_files(out, hidden=True) if ".tmp" in file.relative]
 
 
@@ -748,7 +840,27 @@ def test_whole_or_not_at_all(tmp_path: Path) -> None:
         write_whole(place(tmp_path / "file" / "below"), lambda stream: None)
 
 
+def test_a_file_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut may take what was not synced: first the content, then, under its name, the folder."""
+    synced, sync = [], os.fsync
+
+    def remember(opened: int) -> None:
+        told = os.fstat(opened)
+        synced.append((told.st_ino, (tmp_path / "deep" / "file").exists()))
+        sync(opened)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    write_whole(place(tmp_path / "deep" / "file"), lambda stream: stream.write(b"content"))
+    assert synced == [((tmp_path / "deep" / name).stat().st_ino, name == "") for name in ("file", "")]
+    write_whole(place("mock:///deep/file"), lambda stream: stream.write(b"content"))
+    assert len(synced) == 2
+
+
 def test_places() -> None:
+    assert place("/data/what?.parquet").parent == place("/data")
+    assert str(place("/data/what?") / "x") == "/data/what?/x"
+    assert place("s3://bucket/a/b.parquet?region=eu").parent == place("s3://bucket/a?region=eu")
+    assert (place("s3://bucket/a/?region=eu") / "b").address == "s3://bucket/a/b"
     assert str(place("s3://bucket/a/?region=eu") / "b/c") == "s3://bucket/a/b/c?region=eu"
     assert str(place("relative") / "x") == f"{os.getcwd()}/relative/x"
     assert place("/a/b").parent == place("/a")

@@ -154,6 +154,27 @@ def test_a_label_that_was_made_twice_counts_once(copied: Path) -> None:
     assert label(default, loans(), copied, budget=4_000, engine=HERE).evaluations == 0
 
 
+def test_files_that_are_added_while_others_are_read_wait(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = LabelFolder.open(copied).parts()[0]
+    aside = late.rename(copied.parent / late.name)
+    before, split = LabelFolder.open(copied).read(), LabelFolder.open(copied).split(0.3)
+    parts = LabelFolder.parts
+
+    def then_one_more(self: LabelFolder) -> list[Path]:
+        found = parts(self)
+        if aside.exists():
+            aside.rename(late)
+        return found
+
+    monkeypatch.setattr(LabelFolder, "parts", then_one_more)
+    after = LabelFolder.open(copied).read()
+    late.rename(aside)
+    for one, two in zip((before, *split), (after, *LabelFolder.open(copied).split(0.3)), strict=True):
+        np.testing.assert_array_equal(one.values, two.values)
+        assert one.evaluations == two.evaluations
+    assert len(LabelFolder.open(copied).read()) > len(before)
+
+
 def test_files_are_never_overwritten(copied: Path) -> None:
     folder = LabelFolder.open(copied)
     path = folder.parts()[0]

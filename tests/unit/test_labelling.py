@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,13 +21,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import cortx
-from cortx.distributed import labelling
-from cortx.distributed.label_plan import exact_costs
+from cortx.distributed import label_plan, labelling, sampling
+from cortx.distributed.label_plan import Ask, LabelPlan, exact_costs, most_rows, plan_labels
 from cortx.distributed.labelling import label
 from cortx.distributed.local import LocalEngine
+from cortx.distributed.places import place
+from cortx.distributed.sampling import Sample, choose_rows
+from cortx.distributed.source import FrameSource
 from cortx.distributed.work import Done, Job, Task
 from cortx.errors import ArtifactError, BudgetError, FingerprintError, InputError, ModelError, StorageError
-from cortx.explainer.label_folder import LabelFolder
+from cortx.explainer.label_folder import LabelFolder, Spent
 from cortx.interfaces.label import label as label_command
 
 HERE = LocalEngine(workers=0)
@@ -172,6 +176,76 @@ def test_a_background_is_paid_for_and_counted(tmp_path: Path, each: int) -> None
     assert labels.views is None
 
 
+@pytest.mark.parametrize("players", [4, 20, 300])
+@pytest.mark.parametrize("copies", [1, 7, 100, 3_000])
+@pytest.mark.parametrize("before", ["nothing", "few rows, and dear"])
+def test_a_budget_that_is_asked_for_is_enough(players: int, copies: int, before: str) -> None:
+    words = np.arange(3_000, dtype=np.uint64)
+    active = np.full(len(words), players)
+    spent, least = Spent.none(), 0
+    if before != "nothing":
+        known = words[::400]
+        dear = np.full(len(known), 40 * copies * players)
+        spent, least = Spent(known, np.ones_like(dear), dear, dear), int(dear.sum())
+    settings: dict[str, Any] = {"rows": None, "seen": len(words), "copies": copies, "n_players": players}
+    for budget in (least + 1_000, least + 2_000_000, least + 50_000_000):
+        try:
+            plan = plan_labels(active, words, spent, budget=budget, **settings)
+        except BudgetError as error:
+            enough = int(re.findall(r"give a budget of ([\d,]+)", str(error))[0].replace(",", ""))
+            plan = plan_labels(active, words, spent, budget=enough, **settings)
+            budget = enough
+        assert plan.spent + plan.total <= budget
+        assert plan.total > 0
+
+
+def test_players_not_columns_decide_how_many_rows_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_plan, "HELD_ROWS", 10)
+    each = 2**3 - 1
+    assert most_rows(1_000 * each, 3) == 1_000
+    X = np.random.default_rng(0).normal(size=(300, 20))
+    groups = {"a": list(range(8)), "b": list(range(8, 15)), "c": list(range(15, 20))}
+    settings: dict[str, Any] = {"reference": "zero", "engine": HERE}
+    budget = 100 * each + 1
+    report = label(lambda x: x.prod(axis=1), X, tmp_path / "groups", budget=budget, players=groups, **settings)
+    assert report.rows == report.exact_rows == 100
+
+
+def test_the_plan_says_why_something_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_plan, "HELD_ROWS", 10)
+    X = np.zeros((300, 20))
+    X[:, :2] = np.random.default_rng(0).normal(size=(300, 2))
+    settings: dict[str, Any] = {"budget": 2_000, "reference": "zero", "engine": HERE}
+    few = label(lambda x: x[:, 0] * x[:, 1], X, tmp_path / "few", **settings)
+    assert few.rows == 10
+    assert "the sample has no further rows" in str(few.plan)
+    more = label(lambda x: x[:, 0] * x[:, 1], X, tmp_path / "few", rows=300, **settings)
+    assert more.rows == more.exact_rows == 300
+    assert "every label is exact" in str(more.plan)
+    assert "sample" not in str(more.plan)
+    whole = label(lambda x: x[:, 0] * x[:, 1], X[:10], tmp_path / "whole", **settings)
+    assert "not needed: every label is exact" in str(whole.plan)
+
+
+def test_batches_are_bounded_by_rows_and_by_evaluations() -> None:
+    cheap, dear = 90_000, 1_000
+    costs = np.concatenate([np.full(cheap, 3), np.full(dear, 8_000)])
+    n = len(costs)
+    words = np.arange(n, dtype=np.uint64)
+    ask = Ask(0, 8_000, np.arange(n), costs)
+    plan = LabelPlan(10**9, n, n, 8_000, 0, 0, (ask,), words, np.full(n, np.inf))
+    sample = Sample(pa.table({"row": np.arange(n)}), words, np.arange(n), np.ones(n, dtype=np.int64), n, True, {})
+    for workers in (1, 2, 50):
+        tasks = labelling._tasks(plan, sample, workers)
+        ends = np.cumsum([task.rows for task in tasks])
+        assert ends[-1] == n
+        each = np.diff(np.cumsum(costs)[ends - 1], prepend=0)
+        most = min(labelling.MOST_BATCH_EVALUATIONS, costs.sum() / (labelling.BATCHES_EACH * workers))
+        assert each.max() <= most + costs.max()
+        assert max(task.rows for task in tasks) <= labelling.MOST_BATCH_ROWS
+        assert len(tasks) >= labelling.BATCHES_EACH * workers
+
+
 def test_the_plan_is_kept_to_exactly(tmp_path: Path) -> None:
     told: list[str] = []
     report = label(risk, people(), tmp_path / "labels", budget=6_000, rows=80, engine=HERE, announce=told.append)
@@ -204,7 +278,7 @@ def test_neither_order_nor_files_nor_duplicates_matter(tmp_path: Path, monkeypat
     twice = pd.concat([shuffled, table.iloc[::2]], ignore_index=True)
     files = write_parts(twice, tmp_path / "files", [13, 14, 120], row_group_size=17)
     label(risk, files, tmp_path / "files-labels", **settings)
-    monkeypatch.setattr(labelling, "MOST_AT_RISK", 300)
+    monkeypatch.setattr(labelling, "MOST_BATCH_EVALUATIONS", 300)
     label(
         risk,
         pa.Table.from_pandas(twice, preserve_index=False),
@@ -228,6 +302,85 @@ def test_the_default_reference_does_not_depend_on_order_either(tmp_path: Path) -
     assert_same(one.read(), two.read())
 
 
+def test_the_default_reference_is_that_of_all_rows(tmp_path: Path) -> None:
+    """Also where most rows are equal: of the different ones alone, mean and mode are others."""
+    different = people(40)
+    often = different[different["job"].notna() & (different["job"] != different["job"].mode()[0])].iloc[:3]
+    table = pd.concat([different, *[often] * 100], ignore_index=True).sample(frac=1.0, random_state=0)
+    files = write_parts(table, tmp_path / "data", [60, 200])
+    for name, data in (("frame", table), ("files", files)):
+        label(risk, data, tmp_path / name, budget=2_000, engine=HERE)
+        spec = LabelFolder.open(tmp_path / name).spec
+        wanted = cortx.Game(risk, reference=table)
+        for j, column in enumerate(spec.schema.columns):
+            code, other = spec.absent[0, j], wanted.absent[0, j]
+            if column.coded:
+                assert column.values[int(code)] == wanted.schema.columns[j].values[int(other)]
+            else:
+                np.testing.assert_allclose(code, other)
+        LabelFolder.open(tmp_path / name).check(wanted)
+
+
+@pytest.mark.parametrize("count", [1, 7, 30, 60])
+def test_copies_of_chosen_rows_are_counted(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "LEAST_SLACK", 3)  # rows are dropped again and again
+    different = people(50).assign(id=np.arange(50.0))
+    drawn = np.random.default_rng(1).integers(0, 50, 600) // 2
+    table = pa.Table.from_pandas(different.iloc[drawn], preserve_index=False)
+
+    class Small(FrameSource):
+        def batches(self, columns: Any = None, batch_rows: int = 11) -> Iterator[Any]:
+            return super().batches(columns, 11)
+
+    sample = choose_rows(Small(table), table.column_names, count, seed=4)
+    ids = sample.rows["id"].to_numpy().astype(int)
+    np.testing.assert_array_equal(sample.copies, np.bincount(drawn, minlength=50)[ids])
+    assert len(sample) == min(count, 25)
+    assert sample.whole == (count >= 25)
+    np.testing.assert_array_equal(drawn[sample.positions], ids)
+
+
+def test_categories_that_arrow_takes_for_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "grade": pd.Categorical(rng.integers(0, 4, 60)),
+            "half": pd.Categorical(rng.choice([0.5, 1.5, np.nan], 60)),
+            "member": rng.choice(np.array([True, False, None], dtype=object), 60),
+            "x": rng.normal(size=60),
+        }
+    )
+    given = set()
+
+    def model(frame: pd.DataFrame) -> Any:
+        given.add(tuple(map(str, frame.dtypes)))
+        grade, half = frame["grade"].cat.codes.to_numpy(), frame["half"].astype(float).fillna(-1).to_numpy()
+        member = frame["member"].map({True: 1.0, False: -1.0}).fillna(0.3).to_numpy(dtype=float)
+        return grade * frame["x"].to_numpy() + half * member
+
+    for budget in (200, 400):
+        report = label(model, table, tmp_path / "labels", budget=budget, engine=HERE)
+        assert report.evaluations > 0
+    assert label(model, table, tmp_path / "labels", budget=400, engine=HERE).evaluations == 0
+    assert given == {("category", "category", "object", "float64")}
+    labels = contents(tmp_path / "labels")
+    assert_same(labels, cortx.shapley(cortx.Game(model, reference=table), labels.data))
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    for budget in (200, 400):
+        label(model, arrow, tmp_path / "arrow", budget=budget, frame="pandas", reference=table, engine=HERE)
+    some = contents(tmp_path / "arrow")
+    assert_same(some, cortx.shapley(cortx.Game(model, reference=table), some.data))
+
+    def of_arrow(given: pa.Table) -> Any:
+        assert pa.types.is_dictionary(given.schema.field("grade").type)
+        return given["grade"].to_pandas().astype(float).to_numpy() * given["x"].to_numpy()
+
+    for budget in (200, 400):
+        label(of_arrow, arrow, tmp_path / "only-arrow", budget=budget, engine=HERE)
+    some = contents(tmp_path / "only-arrow")
+    assert_same(some, cortx.shapley(cortx.Game(of_arrow, reference=arrow), some.data))
+
+
 def test_categories_of_a_model_do_not_depend_on_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = people(120)
     table["job"] = table["job"].astype("category")
@@ -238,7 +391,7 @@ def test_categories_of_a_model_do_not_depend_on_the_batch(tmp_path: Path, monkey
     names = ["job", "debt", "score"]
     for name, cuts in (("a", []), ("b", [3, 50, 90])):
         files = write_parts(table.iloc[:: 1 if name == "a" else -1][names], tmp_path / f"{name}-files", cuts)
-        monkeypatch.setattr(labelling, "MOST_AT_RISK", 10_000 if name == "a" else 16)
+        monkeypatch.setattr(labelling, "MOST_BATCH_EVALUATIONS", 10_000 if name == "a" else 16)
         label(coded, files, tmp_path / name, budget=400, engine=HERE)
     assert_same(contents(tmp_path / "a"), contents(tmp_path / "b"))
 
@@ -326,6 +479,23 @@ def test_exact_rows_are_not_paid_for_again(tmp_path: Path) -> None:
     assert label(risk, table, folder, budget=2 * 10**9, engine=HERE).evaluations == 0
 
 
+def test_a_deleted_file_is_made_up_for(tmp_path: Path) -> None:
+    """Its rows get another round, which has other draws than those that are left, and so counts."""
+    table, folder = numbers(), tmp_path / "labels"
+    for budget in (70 * 50, 140 * 50):
+        label(wavy, table, folder, budget=budget, rows=50, engine=HERE)
+    before = contents(folder)
+    next(path for path in LabelFolder.open(folder).parts() if path.name.startswith("part-000")).unlink()
+    left = contents(folder).evaluations
+    assert left < before.evaluations
+    report = label(wavy, table, folder, budget=140 * 50, rows=50, engine=HERE)
+    assert report.evaluations > 0
+    after = contents(folder)
+    assert after.evaluations == left + report.evaluations == report.total_evaluations
+    np.testing.assert_allclose(after.row_evaluations, before.row_evaluations, atol=2)
+    assert label(wavy, table, folder, budget=140 * 50, rows=50, engine=HERE).evaluations == 0
+
+
 def test_rows_that_were_added_later_join(tmp_path: Path) -> None:
     table, folder = people(), tmp_path / "labels"
     label(risk, table, folder, budget=3_000, engine=HERE)
@@ -350,7 +520,7 @@ torch.set_num_threads(1)
 from cortx.distributed import labelling
 from cortx.distributed.local import LocalEngine
 if __name__ == "__main__":
-    labelling.MOST_AT_RISK = 1000
+    labelling.MOST_BATCH_EVALUATIONS = 1000
     data, folder, workers, *budgets = sys.argv[1:]
     for budget in budgets:
         engine = LocalEngine(int(workers))
@@ -430,6 +600,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"categorical": ["years"]}, "the column 'years': it held numbers, now categories"),
         ({"target": "all"}, "the target: it was None, now 'all'"),
         ({"drop": ["years"]}, "without 'years'"),
+        ({"frame": "polars"}, "the kind of table the model is given: it was 'pandas', now 'polars'"),
     ],
 )
 def test_other_settings_are_refused_by_name(made: Path, change: dict[str, Any], reason: str) -> None:
@@ -438,6 +609,11 @@ def test_other_settings_are_refused_by_name(made: Path, change: dict[str, Any], 
     with pytest.raises(ArtifactError, match=reason):
         label(risk, people(), made, **settings)
     assert sorted(made.iterdir()) == before
+
+
+def test_the_same_kind_of_table_may_be_asked_for(made: Path) -> None:
+    settings: dict[str, Any] = {"reference": people().iloc[:40], "engine": HERE}
+    assert label(risk, people(), made, budget=2_000, frame="pandas", **settings).evaluations == 0
 
 
 def test_another_model_is_refused_with_how_much(made: Path) -> None:
@@ -493,7 +669,7 @@ def test_a_folder_that_is_not_shared_is_noticed(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_model_that_fails_costs_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labelling, "MOST_AT_RISK", 500)
+    monkeypatch.setattr(labelling, "MOST_BATCH_EVALUATIONS", 500)
     calls = {"left": 12}
 
     def moody(frame: pd.DataFrame) -> Any:
@@ -545,6 +721,74 @@ def test_columns_and_data_are_checked(tmp_path: Path) -> None:
     label(risk, extra, tmp_path / "labels", budget=2_000, drop=["id", "label"], engine=HERE)
     label(risk, extra, tmp_path / "others", budget=2_000, columns=list(table.columns), engine=HERE)
     assert_same(contents(tmp_path / "labels"), contents(tmp_path / "others"))
+
+
+@pytest.mark.parametrize("lacking", [0, 2])
+def test_a_file_without_a_column_is_named(tmp_path: Path, lacking: int) -> None:
+    table = people()
+    files = write_parts(table, tmp_path / "files", [40, 90])
+    path = sorted(files.rglob("*.parquet"))[lacking]
+    pq.write_table(pq.read_table(path).drop_columns(["years"]), path)
+    for columns in (None, list(table.columns)):
+        with pytest.raises(InputError, match=f"{path.name} lacks the column 'years'"):
+            label(risk, files, tmp_path / "labels", budget=2_000, columns=columns, engine=HERE)
+    assert not (tmp_path / "labels").exists()
+    label(lambda frame: frame["debt"] * 2, files, tmp_path / "labels", budget=500, drop=["years"], engine=HERE)
+    assert contents(tmp_path / "labels").feature_names == tuple(table.columns[:-1])
+
+
+@pytest.mark.parametrize("damage", ["short", "pages"])
+def test_an_unreadable_file_is_named(tmp_path: Path, damage: str) -> None:
+    files = write_parts(people(), tmp_path / "files", [40, 90])
+    path = sorted(files.rglob("*.parquet"))[1]
+    content = bytearray(path.read_bytes())
+    if damage == "short":
+        content = content[: len(content) // 2]
+    else:
+        column = pq.ParquetFile(path).metadata.row_group(0).column(3)
+        start = column.dictionary_page_offset or column.data_page_offset
+        content[start : start + column.total_compressed_size] = bytes(column.total_compressed_size)
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=str(path)):
+        label(risk, files, tmp_path / "labels", budget=2_000, engine=HERE)
+    assert not (tmp_path / "labels").exists()
+
+
+def test_an_infinite_number_is_found_by_its_row(tmp_path: Path) -> None:
+    X = np.zeros((70_000, 2))
+    X[69_003, 1] = np.inf
+    with pytest.raises(InputError, match="the data has infinite values: column 'x1', row 69003 "):
+        label(lambda x: x[:, 0], X, tmp_path / "labels", budget=2_000, engine=HERE)
+
+
+def test_what_the_model_is_given_for_parquet_files(tmp_path: Path) -> None:
+    """Pandas, unless the reference or the background is a frame of another kind."""
+    table = people()[["age", "debt", "score"]]
+    files = write_parts(table, tmp_path / "files", [60])
+    array = table.iloc[:5].to_numpy(dtype=float)
+    kinds: list[str] = []
+
+    def model(frame: Any) -> Any:
+        kinds.append(type(frame).__module__.split(".")[0])
+        return np.asarray(frame["debt"]) * np.asarray(frame["score"])
+
+    frame = pa.Table.from_pandas(table.iloc[:5], preserve_index=False)
+    for number, (data, absent, kind) in enumerate(
+        (
+            (files, {}, "pandas"),
+            (place(files), {}, "pandas"),
+            (files, {"reference": array}, "pandas"),
+            (files, {"background": array}, "pandas"),
+            (files, {"background": array.tolist()}, "pandas"),
+            (files, {"reference": frame}, "pyarrow"),
+            (files, {"background": frame}, "pyarrow"),
+        )
+    ):
+        kinds.clear()
+        label(model, data, tmp_path / f"{number}", budget=1_000, engine=HERE, **absent)
+        assert set(kinds) == {kind}
+    with pytest.raises(InputError, match="the background lacks the column 'age'"):
+        label(model, files, tmp_path / "x", budget=1_000, background=table[["debt", "score"]], engine=HERE)
 
 
 FULL = """

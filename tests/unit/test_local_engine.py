@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 from tests.engine_jobs import (
     Answers,
     CannotOpen,
+    DieTogether,
     Squares,
     alive,
     attempts,
@@ -29,8 +31,9 @@ from tests.engine_jobs import (
     wait_until,
 )
 
+from cortx.distributed.engines import make_engine, shares
 from cortx.distributed.local import LocalEngine, usable_cores
-from cortx.distributed.todo import Todo
+from cortx.distributed.todo import Todo, not_opened
 from cortx.distributed.work import MOST_DEATHS, Task
 from cortx.errors import EngineError, InputError
 
@@ -82,6 +85,31 @@ def test_how_many_workers_by_default() -> None:
     assert LocalEngine(workers=0).workers == 1
 
 
+def test_workers_share_the_gpus_that_are_there() -> None:
+    assert shares(2, 1) == ("cuda:0", "cuda:1")
+    assert shares(2, 0.5) == ("cuda:0", "cuda:1", "cuda:0", "cuda:1")
+    assert shares(1, 0.1) == ("cuda:0",) * 10
+    assert shares(2, 0.7) == ("cuda:0", "cuda:1")  # two of them would want more than there is of one
+    assert shares(5, 2) == ("cuda:0", "cuda:2")
+    for found, wanted in ((0, 1), (0, 0.5), (2, 3)):
+        with pytest.raises(InputError, match=rf"wants {wanted} GPUs, but torch sees {found} CUDA devices"):
+            shares(found, wanted)
+    with pytest.raises(InputError, match="gpus_per_worker"):
+        shares(2, -1)
+
+
+def test_an_engine_with_gpus_by_name() -> None:
+    there = torch.cuda.device_count()
+    if there:
+        engine = make_engine("local", gpus_per_worker=0.5)
+        assert isinstance(engine, LocalEngine)
+        assert engine.workers == 2 * there
+        assert make_engine("local", workers=1, gpus_per_worker=0.5).workers == 1
+    else:
+        with pytest.raises(InputError, match="sees 0 CUDA devices"):
+            make_engine("local", gpus_per_worker=0.5)
+
+
 @pytest.mark.parametrize("workers", [-1, 1.5, True, "2"])
 def test_impossible_numbers_of_workers_are_refused(workers: object) -> None:
     with pytest.raises(InputError, match="workers must be"):
@@ -98,6 +126,40 @@ def test_the_task_of_a_dead_worker_is_done_by_another_one(tmp_path: Path) -> Non
     assert squares(dones) == {number: number * number for number in range(10)}
     assert [attempts(tmp_path, number) for number in range(10)] == [1, 1, 2, 1, 1, 1, 1, 2, 1, 1]
     assert len(pids(tmp_path)) >= 3
+
+
+def test_a_dead_worker_is_replaced_although_another_one_is_free_at_that_moment(tmp_path: Path) -> None:
+    job, tasks = Squares(str(tmp_path), 0.2, together=2), tasks_of(20, seconds={0: 1.0, 1: 1.0})
+    run = LocalEngine(2, devices=("first", "second")).run(job, tasks)
+
+    def stop_the_second() -> None:
+        assert wait_until(lambda: len(notes(tmp_path, "attempt")) == 2)
+        os.kill(pid_on(tmp_path, "second"), signal.SIGSTOP)
+
+    stopping = threading.Thread(target=stop_the_second)
+    stopping.start()
+    dones = [next(run)]
+    stopping.join()
+    assert dones[0].result["pid"] == pid_on(tmp_path, "first")
+    # The receipt of the next task lies in the pipe when the other dies, so that both are heard of together.
+    first, second = run.gi_frame.f_locals["self"].workers  # type: ignore[attr-defined]
+    assert wait_until(first.connection.poll)
+    second.process.kill()
+    assert wait_until(lambda: not second.process.is_alive())
+    dones += run
+    assert squares(dones) == {number: number * number for number in range(20)}
+    assert [parts[2] for parts in notes(tmp_path, "open")][2:] == ["second"]
+
+
+def pid_on(folder: Path, device: str) -> int:
+    """The first worker on this device."""
+    return next(int(parts[1]) for parts in notes(folder, "open") if parts[2] == device)
+
+
+def test_workers_that_die_together_before_they_begin_are_one_misfortune(tmp_path: Path) -> None:
+    dones = LocalEngine(MOST_DEATHS).run(DieTogether(str(tmp_path), MOST_DEATHS), tasks_of(8))
+    assert squares(dones) == {number: number * number for number in range(8)}
+    assert len(pids(tmp_path)) > MOST_DEATHS
 
 
 @pytest.mark.parametrize(("trouble", "how"), [("dies", "SIGKILL"), ("leaves", "exit code 3")])
@@ -145,6 +207,10 @@ def test_a_job_that_cannot_be_opened() -> None:
         list(LocalEngine(2).run(CannotOpen("other"), tasks_of(3)))
     with pytest.raises(EngineError, match=r"died before they could begin.*SIGKILL"):
         list(LocalEngine(2).run(CannotOpen("death"), tasks_of(3)))
+    starved = not_opened(MemoryError())
+    assert isinstance(starved, EngineError)
+    assert str(starved).startswith("the worker ran out of memory: use fewer workers")
+    assert "MemoryError" in "".join(starved.__notes__)
 
 
 def test_what_cannot_travel_is_said_at_once_and_runs_in_this_process() -> None:
@@ -155,14 +221,23 @@ def test_what_cannot_travel_is_said_at_once_and_runs_in_this_process() -> None:
         list(LocalEngine(1).run(Answers(makes_lambda), tasks_of(1)))
 
 
-def test_an_error_of_whoever_makes_the_tasks_is_theirs(tmp_path: Path) -> None:
+def test_an_error_of_whoever_makes_the_tasks_is_theirs_and_comes_after_what_is_being_done(tmp_path: Path) -> None:
     def tasks() -> Iterator[Task]:
-        yield from tasks_of(3)
+        yield from tasks_of(2, seconds={1: 1.0})
         raise FileNotFoundError("the table")
 
-    with pytest.raises(FileNotFoundError, match="the table"):
-        list(LocalEngine(2).run(Squares(str(tmp_path)), tasks()))
+    found, error = until_error(LocalEngine(2).run(Squares(str(tmp_path)), tasks()))
+    assert isinstance(error, FileNotFoundError)
+    assert squares(found) == {0: 0, 1: 1}
     assert not any(alive(pid) for pid in pids(tmp_path))
+
+
+def test_a_task_that_cannot_travel_ends_the_run_after_what_is_being_done(tmp_path: Path) -> None:
+    tasks = [*tasks_of(2, seconds={1: 1.0}), Task("batch 2", 1, makes_lambda())]
+    found, error = until_error(LocalEngine(2).run(Squares(str(tmp_path)), tasks))
+    assert isinstance(error, EngineError)
+    assert "cannot travel" in str(error)
+    assert squares(found) == {0: 0, 1: 1}
 
 
 # What travels ----------------------------------------------------------------------------------------------------

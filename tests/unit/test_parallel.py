@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.conftest import make_tiny_recipe
 from torch import Tensor, nn
 
+import cortx
 from cortx.errors import InputError
+from cortx.explainer.fit import _shared_outputs
+from cortx.explainer.labels import Labels
+from cortx.explainer.material import labels_as_given
 from cortx.training.contrastive_loss import Similarity, contrastive_loss
 from cortx.training.finetune import part_of_mean
 from cortx.training.parallel import ALONE, Processes, processes
@@ -112,6 +118,36 @@ def test_alone_nothing_is_asked_of_anybody(monkeypatch: pytest.MonkeyPatch) -> N
     ALONE.same("anything", "never raised")
 
 
+class Telling(Processes):
+    """A process that keeps what it would have sent."""
+
+    def gather_array(self, own: Any, whole: int) -> Any:
+        del whole
+        return own
+
+
+@every_world
+def test_outputs_are_shared_among_more_processes_than_rows(game: cortx.Game, table: np.ndarray, world: int) -> None:
+    index = np.array([7, 2, 5])
+    parts = [_shared_outputs(game, game.rows(table), index, Telling(rank, world)) for rank in range(world)]
+    assert {part.shape[1:] for part in parts} == {(1,)}
+    wanted = game.full_values(game.rows(table[index]))
+    np.testing.assert_allclose(np.concatenate(parts), wanted, rtol=1e-6)
+
+
+def test_every_process_needs_a_row_to_pre_train_on(game: cortx.Game, table: np.ndarray) -> None:
+    """Said by all of them alike, from the rows that remain: others validate, or are left out."""
+    given = Labels.of(cortx.shapley(game, table[:12], "exact"), game)
+    rows, outputs, recipe = game.rows(table[:30]), game.full_values(game.rows(table[:30])), make_tiny_recipe()
+    left_out = rows.words[12:27]
+    material = labels_as_given(game, rows, outputs, given, recipe, 0, left_out=left_out, least=11)
+    validating = game.rows(material.validation.data).words
+    assert len(material.pretraining) == 30 - 15 - len(validating) == 11
+    assert not np.isin(rows.words[material.pretraining], [*left_out, *validating]).any()
+    with pytest.raises(InputError, match=r"30 rows; 11 of them remain beside the 19 .* takes at least 12"):
+        labels_as_given(game, rows, outputs, given, recipe, 0, left_out=left_out, least=12)
+
+
 # Two real processes -------------------------------------------------------------------------------------------------
 
 
@@ -169,10 +205,17 @@ def member(rank: int, folder: str) -> None:
                 said = ""
             except InputError as error:
                 said = str(error)
+            try:
+                together.own_device("cuda:0")
+                crowded = ""
+            except InputError as error:
+                crowded = str(error)
+            own_device = together.own_device(f"cuda:{rank}")
             assert rows.grad is not None
             np.savez(
                 f"{folder}/{rank}.npz", losses=losses, weights=weights, everyone=everyone.detach(), gradient=rows.grad,
                 flags=flags, said=said, total=together.total(rank + 5), sum=together.sum(0.5 + rank),
+                crowded=crowded, own_device=own_device, device=together.own_device("cpu"),
                 told=together.numbers_of_first(lambda: np.array([1.5, rank + 2.0])),
             )  # fmt: skip
         assert torch.distributed.is_initialized()  # who started it ends it
@@ -205,6 +248,13 @@ def test_rows_are_gathered_and_gradients_find_their_way_back(written: list[dict[
         np.testing.assert_array_equal(found["flags"], np.arange(ROWS) % 3 == 0)
         assert (int(found["total"]), float(found["sum"])) == (5 + 6, 0.5 + 1.5)
         np.testing.assert_array_equal(found["told"], [1.5, 2.0])
+
+
+@pytest.mark.slow
+def test_no_two_processes_train_on_one_gpu(written: list[dict[str, np.ndarray]]) -> None:
+    for rank, found in enumerate(written):
+        assert str(found["crowded"]).startswith("2 processes cannot all train on cuda:0; device='cuda' gives each")
+        assert (str(found["own_device"]), str(found["device"])) == (f"cuda:{rank}", "cpu")
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,16 +14,23 @@ import numpy as np
 import pytest
 import torch
 from tests.conftest import make_model, make_tiny_recipe
+from typer.testing import CliRunner
 
 import cortx
+from cortx.distributed import labelling
+from cortx.distributed.local import LocalEngine
 from cortx.distributed.parquet_rows import ParquetRows
-from cortx.errors import InputError, StorageError
+from cortx.errors import ArtifactError, InputError, StorageError
+from cortx.explainer.label_folder import LabelFolder
+from cortx.interfaces.cli import app
+from cortx.interfaces.fit_folder import fit_folder
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.parallel import Processes
 from cortx.training.pretrain import PretrainConfig
 from cortx.training.row_stream import RowStream, StreamFeed
 
 pa = pytest.importorskip("pyarrow")
+pc = pytest.importorskip("pyarrow.compute")
 pq = pytest.importorskip("pyarrow.parquet")
 FILES = {"a.parquet": 1_000, "b/part-0.parquet": 137, "b/part-1.parquet": 900}
 N_ROWS = sum(FILES.values())
@@ -117,6 +126,28 @@ def test_of_many_row_groups_a_part_reads_some(tmp_path: Path) -> None:
     assert len(np.unique(found // 5)) == 64
 
 
+@pytest.mark.parametrize("count", [1, 319, 321, 900, 1_000])
+def test_a_part_reads_as_many_row_groups_as_it_takes(tmp_path: Path, count: int) -> None:
+    pq.write_table(pa.table({"id": np.arange(1_000)}), tmp_path / "t.parquet", row_group_size=5)
+    found = ParquetRows(tmp_path).sample(count, seed=0)["id"].to_numpy()
+    assert len(np.unique(found)) == len(found) == count
+    assert len(np.unique(found // 5)) <= max(64, -(-count // 5))
+
+
+def test_a_block_is_gone_before_the_next_is_read(tmp_path: Path) -> None:
+    """One block of rows is in memory between batches, however many batches a block has, or blocks a batch."""
+    n_rows, buffer_rows, columns = 40_000, 8_000, 8
+    numbers = np.random.default_rng(0).normal(size=(columns, n_rows))
+    names = [f"x{column}" for column in range(columns)]
+    pq.write_table(pa.table(dict(zip(names, numbers, strict=True))), tmp_path / "t.parquet", row_group_size=1_000)
+    block, before, frame = buffer_rows * columns * 8, pa.total_allocated_bytes(), None
+    most = 0
+    for _, frame in islice(ParquetRows(tmp_path, buffer_rows=buffer_rows).shuffled(300, seed=0), 200):
+        del frame
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert block < most < 2 * block
+
+
 def test_columns_are_chosen_and_missing_ones_named(folder: Path, tmp_path: Path) -> None:
     rows = ParquetRows(folder, columns=["c", "id"])
     assert next(rows.shuffled(5, seed=0))[1].column_names == ["c", "id"]
@@ -159,16 +190,19 @@ def make_game(folder: Path) -> cortx.Game:
     return cortx.Game(make_model(), reference=reference, output="probability")
 
 
-def make_feed(folder: Path, together: Processes, validating: np.ndarray, rough_budget: int = 11) -> StreamFeed:
+def make_feed(
+    folder: Path, together: Processes, silent: np.ndarray, rough_budget: int = 11, spare: Any = None
+) -> StreamFeed:
     game = make_game(folder)
     _ = game.base_values
-    schema = game.rows(ParquetRows(folder).sample(50, seed=0, columns=NAMES)).table.schema
+    part = game.rows(ParquetRows(folder).sample(50, seed=0, columns=NAMES))
+    schema, spare = part.table.schema, part if spare is None else spare
     network = torch.nn.Module()
     network.device = torch.device("cpu")  # type: ignore[assignment]
     network.active = lambda codes: torch.ones(codes.shape, dtype=torch.bool)  # type: ignore[assignment]
     config = PretrainConfig(batch_size=51, n_positives=3)
     stream = ParquetRows(folder, buffer_rows=400)
-    return StreamFeed(network, game, stream, schema, validating, rough_budget, config, 0, together)  # type: ignore[arg-type]
+    return StreamFeed(network, game, stream, schema, silent, spare, rough_budget, config, 0, together)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -192,16 +226,29 @@ def test_batches_are_the_same_for_any_number_of_processes(folder: Path, world: i
     assert whole.game.evaluations - 1 <= 45 * 51 * (1 + 10 + 3)
 
 
-def test_rows_that_validate_are_left_out(folder: Path) -> None:
+def test_rows_that_must_teach_nothing_are_left_out(folder: Path) -> None:
     every = make_game(folder).rows(ParquetRows(folder).sample(N_ROWS, seed=0, columns=NAMES))
-    validating = every.words[:100]
-    feed = make_feed(folder, Processes(), validating, rough_budget=0)
+    feed = make_feed(folder, Processes(), every.words[:100], rough_budget=0)
     batches = [feed.batch(step, torch.Generator()) for step in range(N_ROWS // 51)]
     assert all(batch.labels is None for batch in batches)
     seen = {tuple(row) for batch in batches for row in batch.anchors.tolist()}
     left_out = {tuple(row) for row in every.table.matrix[:100].tolist()}
     assert seen.isdisjoint(left_out)
     assert N_ROWS - 100 - 51 <= len(seen) <= N_ROWS - 100
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_where_hardly_any_row_may_teach_spare_ones_do(folder: Path, world: int) -> None:
+    """Never those that must not; and every process has something to do, with labels or without."""
+    every = make_game(folder).rows(ParquetRows(folder).sample(N_ROWS, seed=0, columns=NAMES))
+    spare = every.take(np.arange(9))
+    feeds = [make_feed(folder, Processes(rank, world), every.words[9:], 11, spare) for rank in range(world)]
+    allowed = {tuple(row) for row in spare.table.matrix.tolist()}
+    for step in range(N_ROWS // 51):
+        parts = [feed.batch(step, torch.Generator()) for feed in feeds]
+        assert all(len(part.anchors) for part in parts)
+        assert sum(len(part.anchors) for part in parts) == parts[0].whole <= 9
+        assert {tuple(row) for part in parts for row in part.anchors.tolist()} <= allowed
 
 
 def test_later_passes_draw_anew(folder: Path) -> None:
@@ -237,6 +284,131 @@ def test_a_fit_learns_from_a_folder(folder: Path) -> None:
     again = cortx.CoRTX(recipe).fit(make_game(folder), rows, labels=labels)
     fresh = rows.sample(50, seed=11, columns=NAMES)
     np.testing.assert_array_equal(again.explain(fresh).values, explainer.explain(fresh).values)
+
+
+class Listening:
+    """A model that keeps the rows it was asked about."""
+
+    def __init__(self) -> None:
+        self.network, self.asked = make_model(), set[tuple[float, ...]]()
+
+    def __call__(self, table: Any) -> np.ndarray:
+        numbers = np.stack([np.asarray(table[name]) for name in NAMES], axis=1)
+        self.asked |= set(map(tuple, numbers.tolist()))
+        with torch.inference_mode():
+            return self.network(torch.from_numpy(numbers.astype(np.float32)))[:, 0].numpy()
+
+
+def tuples(table: Any) -> set[tuple[float, ...]]:
+    return set(zip(*(table[name].to_pylist() for name in NAMES), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["stream", "table"])
+def test_rows_that_are_left_out_teach_nothing(folder: Path, kind: str) -> None:
+    """Nobody asks the model about them, no batch holds them, and no scale knows them."""
+    stream, model = ParquetRows(folder, buffer_rows=500), Listening()
+    whole = stream.sample(N_ROWS, seed=0, columns=NAMES)
+    # Rows far from the others would be seen in any mean.
+    far = pc.greater(whole["a"], 0.5)
+    others, left_out = whole.filter(pc.invert(far)), whole.filter(far)
+    game = cortx.Game(model, reference=whole)
+    labels = cortx.shapley(game, others.slice(0, 60))
+    kept = cortx.shapley(game, left_out)
+    model.asked.clear()
+    recipe = make_tiny_recipe(steps=20, most_rows=N_ROWS)
+    explainer = cortx.CoRTX(recipe).fit(
+        game, stream if kind == "stream" else whole, labels=labels, leave_out=kept if kind == "stream" else left_out
+    )
+    assert tuples(left_out).isdisjoint(model.asked)
+    assert tuples(others) <= model.asked
+    features = explainer.fitted.network.features
+    numbers = np.stack([others[name].to_numpy() for name in NAMES], axis=1)
+    np.testing.assert_allclose(features.centre.numpy(), numbers.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(features.scale.numpy(), numbers.std(axis=0), rtol=1e-9)
+    assert explainer.costs_["outputs"]["evaluations"] == len(others)
+    assert len(explainer.calibrate(kept).calibration) == len(left_out)
+
+
+def test_what_cannot_be_left_out_is_said(folder: Path) -> None:
+    game, rows = make_game(folder), ParquetRows(folder)
+    part = rows.sample(60, seed=4, columns=NAMES)
+    labels = cortx.shapley(game, part)
+    explainer = cortx.CoRTX(make_tiny_recipe())
+    with pytest.raises(InputError, match="3 of the 60 labels are of rows that leave_out="):
+        explainer.fit(game, rows, labels=labels, leave_out=part.slice(57))
+    with pytest.raises(InputError, match="without its rows"):
+        explainer.fit(game, rows, labels=labels, leave_out=replace(labels, data=None))
+    with pytest.raises(InputError, match="belongs to labels="):
+        explainer.fit(game, part, n_labels=20, leave_out=part.slice(57))
+    with pytest.raises(InputError, match="0 of them remain"):
+        explainer.fit(game, part.slice(40), labels=labels[:40], leave_out=part.slice(40))
+
+
+@pytest.fixture
+def labelled(folder: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A folder of rows as the model takes them, and their labels."""
+    only, labels = tmp_path / "only", tmp_path / "labels"
+    only.mkdir()
+    pq.write_table(ParquetRows(folder).sample(400, seed=2, columns=NAMES), only / "t.parquet", row_group_size=50)
+    labelling.label(Listening(), only, labels, budget=40_000, rows=200, frame="pyarrow", engine=LocalEngine(workers=0))
+    return only, labels
+
+
+def test_rows_that_calibrate_teach_nothing(labelled: tuple[Path, Path], tmp_path: Path) -> None:
+    table, labels = labelled
+    model = Listening()
+    explainer = fit_folder(
+        model, table, tmp_path / "e.cortx", labels=labels, recipe=make_tiny_recipe(steps=20), progress=False
+    )
+    learned, kept = LabelFolder.open(labels).split(0.15)
+    assert len(explainer.calibration) == len(kept) > 10
+    whole = tuples(pq.read_table(table))
+    calibrating = set(zip(*(np.asarray(kept.data[name]).tolist() for name in NAMES), strict=True))
+    assert len(calibrating & whole) == len(kept)
+    assert calibrating.isdisjoint(model.asked)
+    assert whole - calibrating <= model.asked
+    assert len(learned) + len(kept) == 200
+
+
+def test_a_terminal_shows_the_cost_and_a_share_of_nothing_has_no_bounds(
+    labelled: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, labels = labelled
+    recipe = make_tiny_recipe(steps=10)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    explainer = fit_folder(
+        Listening(), table, tmp_path / "e.cortx", labels=labels, recipe=recipe, calibration_share=0, progress=False
+    )
+    out, err = capsys.readouterr()
+    said = next(line for line in err.splitlines() if "model evaluations at most" in line)
+    rows, whole, most = (int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", said))
+    assert (rows, whole) == (recipe.pretrain.steps * recipe.pretrain.batch_size, 400)
+    assert 0.8 * most < explainer.costs_["pretraining"]["evaluations"] <= most
+    assert explainer.fitted.calibration is None
+    assert "--calibration-share" in out
+    with pytest.raises(InputError, match="--calibration-share 0"):
+        fit_folder(Listening(), table, tmp_path / "e.cortx", labels=labels, recipe=recipe, calibration_share=0.001)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_one_process_speaks_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str) -> None:
+    monkeypatch.setenv("RANK", rank)
+    logger = logging.getLogger("cortx")
+    monkeypatch.setattr(logger, "handlers", list(logger.handlers))
+    before, level = len(logger.handlers), logger.level
+    (tmp_path / "thesis.txt").write_text("years of work")
+    try:
+        done = CliRunner().invoke(app, ["fit", "scoring:model", "train/", "--labels-from", "l", "-o", str(tmp_path)])
+    finally:
+        logger.setLevel(level)
+    assert isinstance(done.exception, InputError)
+    assert len(logger.handlers) - before == (1 if rank == "0" else 0)
+
+
+def test_a_share_of_labels_needs_labels() -> None:
+    done = CliRunner().invoke(app, ["fit", "scoring:model", "t.csv", "-o", "e.cortx", "--calibration-share", "0.2"])
+    assert isinstance(done.exception, InputError)
+    assert "--labels-from" in str(done.exception)
 
 
 def test_text_columns_and_categories_that_no_part_has_seen(tmp_path: Path) -> None:
@@ -308,14 +480,19 @@ def test_a_stopped_fit_goes_on_with_the_same_batches(
     recipe = make_tiny_recipe(steps=20, most_rows=200)
     recipe = replace(recipe, pretrain=replace(recipe.pretrain, steps=60))
 
-    def fit() -> cortx.CoRTX:
+    def fit(leave_out: Any = None) -> cortx.CoRTX:
         rows = ParquetRows(folder, buffer_rows=300)
         game = cortx.Game(model, reference=reference)
-        return cortx.CoRTX(recipe).fit(game, rows, labels=labels, checkpoint=tmp_path / "checkpoint")
+        return cortx.CoRTX(recipe).fit(
+            game, rows, labels=labels, leave_out=leave_out, checkpoint=tmp_path / "checkpoint"
+        )
 
     left[0] = 10_000
     with pytest.raises(cortx.CortxError, match="the model went away"):
         fit()
+    left[0] = 10**9
+    with pytest.raises(ArtifactError, match="another fit"):
+        fit(leave_out=reference.slice(100, 20))
     left[0] = 10**9
     resumed = fit()
     spent = 10**9 - left[0]

@@ -318,3 +318,30 @@ def test_an_error_about_a_row_can_count_from_elsewhere() -> None:
         read_table(pd.DataFrame({"a": [0.0, np.inf]}))
     assert "row 101 " in str(caught.value.counted_from(100))
     assert str(RowError("only words")) == "only words"
+
+
+@pytest.mark.parametrize("kind", [pl.String, pl.Categorical, pl.Enum(["a", "b"])])
+def test_an_empty_polars_column_of_text(kind: Any) -> None:
+    known = read_table(pl.DataFrame({"c": pl.Series(["a", "b"], dtype=kind)}))
+    empty = pl.DataFrame({"c": pl.Series([], dtype=kind)})
+    assert read_table(empty).matrix.shape == (0, 1)
+    assert read_table(empty, schema=known.schema).schema.columns[0].values == ("a", "b")
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int32()])
+def test_dictionaries_as_large_as_their_codes_reach(kind: Any, chunks: int) -> None:
+    """128 values fill int8; a missing value, and what other chunks hold, come on top."""
+    size = 2 ** (7 if kind == pa.int8() else 8)
+    codes = pa.array([*range(size), None, 0], kind)
+    parts = [pa.DictionaryArray.from_arrays(codes, [f"{chunk}-{i}" for i in range(size)]) for chunk in range(chunks)]
+    found = read_table(pa.table({"c": pa.chunked_array(parts)}))
+    expected = [value for part in parts for value in part.to_pylist()]
+    values = found.schema.columns[0].values
+    assert [values[int(code)] for code in found.matrix[:, 0]] == expected
+    assert values == tuple(dict.fromkeys(expected))
+
+
+def test_arrow_numbers_that_would_be_rounded() -> None:
+    with pytest.raises(InputError, match=r"'c'.*beyond 2\*\*53"):
+        read_table(pa.table({"c": [1, 2**53 + 1]}))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -100,6 +102,8 @@ class Slice:
     rows: int
     out: str
     """Its path from the folder of explanations on."""
+    digest: str = field(repr=False)
+    """Of the source's footer, which tells the row groups."""
 
     @property
     def called(self) -> str:
@@ -119,12 +123,33 @@ def slices_of(file: ParquetPart, slice_rows: int = SLICE_ROWS) -> list[Slice]:
     ends.append((start, len(file.groups), rows))
     slices, first_row = [], 0
     for number, (start, stop, rows) in enumerate(ends):
-        # The whole name of the source first: so names sort as the sources do, and no two can meet.
-        out = file.relative if len(ends) == 1 else f"{file.relative}-{number:05d}.parquet"
-        out = out if out.lower().endswith(ENDINGS) else f"{out}.parquet"
-        slices.append(Slice(file.place, (start, stop), first_row, rows, out))
+        out = _whole_name(file.relative) if len(ends) == 1 else f"{file.relative}-{number:05d}.parquet"
+        slices.append(Slice(file.place, (start, stop), first_row, rows, out, file.digest))
         first_row += rows
     return slices
+
+
+def _whole_name(relative: str) -> str:
+    """What a source becomes that is one slice."""
+    return relative if relative.lower().endswith(ENDINGS) else f"{relative}.parquet"
+
+
+def comes_of(out: str, relative: str) -> bool:
+    """Whether a file of explanations has a name that `slices_of` gives to slices of this source, however many."""
+    return out == _whole_name(relative) or re.fullmatch(rf"{re.escape(relative)}-\d+\.parquet", out) is not None
+
+
+def check_names(slices: Sequence[Slice]) -> None:
+    """Refuses slices whose names do not sort as the sources do, or meet.
+
+    A slice starts with the whole name of its source, so that takes a second source called a.parquet-00000.parquet.
+    """
+    for one, other in pairwise(slices):
+        if one.out.split("/") >= other.out.split("/"):
+            raise InputError(
+                f"the explanations of {one.source} would be called {one.out}, which does not come before {other.out}, "
+                f"those of {other.source}; rename one of the two"
+            )
 
 
 @dataclass(frozen=True)
@@ -164,7 +189,9 @@ def explain_slice(opened: OpenExplainer, part: Slice, out: Place, batch_rows: in
     def write(stream: Any) -> None:
         schema = explained_schema(opened.load(), read_schema(part.source), opened.settings)
         rows = min(batch_rows, max(1, NUMBERS_AT_A_TIME // len(schema)))
-        batches = read_batches(part.source, groups=part.groups, batch_rows=rows, first_row=part.first_row)
+        batches = read_batches(
+            part.source, groups=part.groups, batch_rows=rows, first_row=part.first_row, digest=part.digest
+        )
         with parquet().ParquetWriter(stream, schema, **_writing(schema)) as writer:
             for batch in opened.explain(batches, part.first_row):
                 writer.write_batch(batch)

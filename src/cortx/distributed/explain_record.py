@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from cortx.distributed.explain_job import SLICE_ROWS, OpenExplainer
+from cortx.distributed.explain_job import SLICE_ROWS, OpenExplainer, Slice, check_names, comes_of, slices_of
 from cortx.distributed.places import Place, write_whole
 from cortx.distributed.source import ParquetSource
 from cortx.errors import InputError, StorageError
@@ -16,8 +16,8 @@ RECORD = "_explained.json"
 """Readers of Parquet folders skip names that start so."""
 
 
-def check_record(opened: OpenExplainer, source: ParquetSource, folder: Place, done: set[str]) -> int:
-    """Refuses a folder that was made otherwise, writes what this run makes of it, and returns the rows of a slice."""
+def check_record(opened: OpenExplainer, source: ParquetSource, folder: Place, done: set[str]) -> list[Slice]:
+    """Refuses a folder that was made otherwise, writes what this run makes of it, and returns all slices, in order."""
     settings = asdict(opened.settings) | {"outputs": list(opened.settings.outputs)}
     record: dict[str, Any] = {
         "format": "cortx-explained",
@@ -29,7 +29,7 @@ def check_record(opened: OpenExplainer, source: ParquetSource, folder: Place, do
         "slice_rows": SLICE_ROWS,
         "files": {file.relative: [file.rows, file.digest] for file in source.files},
     }
-    there = folder / RECORD
+    there, before = folder / RECORD, None
     if there.exists():
         before = _read_record(there)
         why = _differences(before, record)
@@ -38,27 +38,31 @@ def check_record(opened: OpenExplainer, source: ParquetSource, folder: Place, do
         record["slice_rows"] = int(before["slice_rows"])
         _check_files(before["files"], source, folder, done)
         record["files"] = before["files"] | record["files"]
-        if record == before:
-            return int(record["slice_rows"])
     elif done:
         raise InputError(f"{folder} has files but no {RECORD}, so it was not made by cortx; choose another folder")
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    write_whole(there, lambda stream: stream.write(text.encode()))
-    return int(record["slice_rows"])
+    slices = [part for file in source.files for part in slices_of(file, record["slice_rows"])]
+    check_names(slices)
+    if record != before:
+        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+        write_whole(there, lambda stream: stream.write(text.encode()))
+    return slices
 
 
 def _read_record(there: Place) -> dict[str, Any]:
+    """What an earlier run wrote; everything that is asked of it later is there."""
     try:
-        record = json.loads(there.read_bytes())
-        known = record["format"] == "cortx-explained" and {"explainer", "with_model", "settings", "files"} <= set(
-            record
-        )
-        _ = int(record["slice_rows"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{there} is damaged ({error}); choose another folder") from error
-    if not known:
+        record: dict[str, Any] = {**json.loads(there.read_bytes())}
+        ours = record["format"] == "cortx-explained"
+        if ours:
+            _ = record["with_model"], [record["explainer"][name] for name in ("folder", "manifest")]
+            record["settings"] = {**record["settings"]}
+            record["files"] = {name: [int(rows), str(digest)] for name, (rows, digest) in record["files"].items()}
+            record["slice_rows"] = int(record["slice_rows"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageError(f"{there} is damaged ({type(error).__name__}: {error}); choose another folder") from error
+    if not ours:
         raise StorageError(f"{there} is not a record of explanations; choose another folder")
-    return dict(record)
+    return record
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
@@ -81,7 +85,7 @@ def _check_files(before: dict[str, Any], source: ParquetSource, folder: Place, d
         file = now.get(name)
         if file is not None and [file.rows, file.digest] == [rows, digest]:
             continue
-        made = sorted(out for out in done if out == name or out.startswith(f"{name}-"))
+        made = sorted(out for out in done if comes_of(out, name))
         if made:
             gone = "is not in the table any more" if file is None else "has changed since it was explained"
             raise InputError(

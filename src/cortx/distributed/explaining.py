@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cortx.distributed.explain_job import ExplainJob, OpenExplainer, pack, slices_of, unpack
-from cortx.distributed.explain_record import check_record
+from cortx.distributed.explain_job import ExplainJob, OpenExplainer, pack, unpack
+from cortx.distributed.explain_record import RECORD, check_record
 from cortx.distributed.kernel import ExplainSettings, explain_batches, explained_schema, table_schema
 from cortx.distributed.places import Place, arrow, list_files, place, remove_unfinished
 from cortx.distributed.source import BATCH_ROWS, FrameSource, ParquetPart, ParquetSource
@@ -123,16 +123,16 @@ def explain_folder(
             explained_schema(explainer, file.schema, opened.settings, with_model=opened.model is not None)
         except InputError as error:
             raise InputError(f"{file.place}: {error}") from error
+    if (folder / RECORD).exists():  # the folder is ours; writing needs the room
+        remove_unfinished(folder)
     done = {file.relative for file in list_files(folder) if file.size}
-    slice_rows = check_record(opened, source, folder, done)
-    slices = [part for file in source.files for part in slices_of(file, slice_rows)]
+    slices = check_record(opened, source, folder, done)
     todo = [part for part in slices if part.out not in done]
     engine = _local() if engine is None else engine
     job = ExplainJob(opened.explainer, opened.model, opened.settings, str(folder), batch_rows, opened.digest)
     tasks = [Task(part.called, part.rows, part) for part in todo]
     totals = run_tasks(engine, job, tasks, title="explaining", show=progress) if tasks else Totals()
     _check_there(folder, [part.out for part in todo])
-    remove_unfinished(folder)
     return Report(
         str(folder), totals.rows, totals.tasks, len(slices) - len(todo), totals.evaluations, totals.seconds,
         engine.workers,
@@ -148,7 +148,7 @@ def _one_of_each_schema(files: Sequence[ParquetPart]) -> Iterator[ParquetPart]:
 
 
 def _check_apart(source: ParquetSource, folder: Place) -> None:
-    inside, outside = f"{source.place}/", f"{folder}/"
+    inside, outside = f"{source.place.address}/", f"{folder.address}/"
     if inside.startswith(outside) or outside.startswith(inside):
         raise InputError(
             f"out={str(folder)!r} and the table {str(source.place)!r} lie in one another; choose another folder"
@@ -249,7 +249,9 @@ def _beside(frame: Any, added: Any) -> Any:
 
         return frame.hstack(pl.from_arrow(added).get_columns())
     pa = arrow()
-    table = pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else frame
+    if isinstance(frame, pa.RecordBatch):
+        schema = pa.schema([*frame.schema, *added.schema], frame.schema.metadata)
+        return pa.RecordBatch.from_arrays([*frame.columns, *(c.combine_chunks() for c in added.columns)], schema=schema)
     for name in added.column_names:
-        table = table.append_column(added.schema.field(name), added.column(name))
-    return table.combine_chunks().to_batches()[0] if isinstance(frame, pa.RecordBatch) and len(frame) else table
+        frame = frame.append_column(added.schema.field(name), added.column(name))
+    return frame

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,11 +132,14 @@ class _Reader:
     def explain(self, batch: Any, row: int) -> list[Any]:
         """The added columns; errors count rows from `row` on."""
         pa = arrow()
-        columns = table_schema(self.explainer).columns
-        frame = pa.table({column.name: _readable(batch.column(column.name), column) for column in columns})
+        columns = {}
+        for column in table_schema(self.explainer).columns:
+            with _reading(f"column {column.name!r}", row, len(batch)):
+                columns[column.name] = readable(batch.column(column.name), column)
         outputs = self._outputs(batch, row)
         try:
-            explanation = self.explainer.explain(frame, outputs, confidence=self.settings.confidence)
+            with _reading("the table", row, len(batch)):
+                explanation = self.explainer.explain(pa.table(columns), outputs, confidence=self.settings.confidence)
         except RowError as error:
             raise error.counted_from(row) from error
         values = column_values(explanation, self.added, self.settings.top)
@@ -155,12 +159,25 @@ class _Reader:
         pa = arrow()
         outputs = np.empty((len(batch), len(self.settings.outputs)))
         for k, name in enumerate(self.settings.outputs):
-            outputs[:, k] = batch.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False)
+            with _reading(f"column {name!r}, the model's output,", row, len(batch)):
+                outputs[:, k] = batch.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False)
             bad = np.flatnonzero(~np.isfinite(outputs[:, k]))
             if len(bad):
                 found = "a missing value" if np.isnan(outputs[bad[0], k]) else "infinity"
                 raise RowError(f"column {name!r}, the model's output, holds {found} in row ", int(bad[0]) + row, "")
         return outputs
+
+
+@contextmanager
+def _reading(what: str, row: int, rows: int) -> Iterator[None]:
+    """Arrow's errors about values as `InputError`s that name the rows; memory that is refused is no fault of theirs."""
+    pa = arrow()
+    try:
+        yield
+    except pa.ArrowMemoryError:
+        raise
+    except pa.ArrowException as error:
+        raise InputError(f"{what} cannot be read in rows {row:,} to {row + rows - 1:,}: {error}") from error
 
 
 def _added(explainer: CoRTX, settings: ExplainSettings, known: bool) -> tuple[Added, ...]:
@@ -202,7 +219,7 @@ def _holds(column: Column, kind: Any) -> bool:
     return False
 
 
-def _readable(array: Any, column: Column) -> Any:
+def readable(array: Any, column: Column) -> Any:
     """An Arrow column as `cortx.tables` reads it: categories as text or a dictionary, numbers as numbers."""
     pa = arrow()
     types, kind = pa.types, array.type

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from cortx.errors import BudgetError
 from cortx.estimators.block import MOST_PLAYERS
 from cortx.explainer.label_folder import Spent
-from cortx.explainer.labels import LABEL_BUDGET, LEAST_LABELS
+from cortx.explainer.labels import LABEL_BUDGET, LEAST_LABELS, least_values, precise_budget
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -50,6 +50,8 @@ class LabelPlan:
     words: Words
     exact_costs: Array
     """Of the sample's rows, in the order of `words`: what enumerating them takes."""
+    sample_ends: bool = False
+    """Whether the budget would pay for more rows, and the data may have them, but the sample does not."""
 
     @property
     def total(self) -> int:
@@ -71,18 +73,20 @@ class LabelPlan:
             lines.append(f"  {int(ask.costs.sum()):>12,}  {what} of {len(ask.index):,} rows ({how})")
         left = self.budget - self.spent - self.total
         if left > 0.02 * self.budget:
-            why = "not needed: every label is exact" if self._all_exact else "too little for another round"
-            lines.append(f"  {left:>12,}  {why}")
+            lines.append(f"  {left:>12,}  {self._why_left()}")
         return "\n".join(lines)
 
-    @property
-    def _all_exact(self) -> bool:
-        return bool((self.allowance >= self.exact_costs[: self.rows]).all())
+    def _why_left(self) -> str:
+        if not (self.allowance >= self.exact_costs[: self.rows]).all():
+            return "too little for another round"
+        if self.sample_ends:
+            return "left: every label is exact, and the sample has no further rows; ask for more rows"
+        return "not needed: every label is exact"
 
 
-def most_rows(budget: int, n_columns: int) -> int:
+def most_rows(budget: int, n_players: int) -> int:
     """Rows that a sample holds when nobody says how many to label."""
-    dearest = min(LABEL_BUDGET, 2**n_columns)
+    dearest = min(LABEL_BUDGET, int(exact_costs(np.array([min(n_players, MOST_PLAYERS)]), 1)[0]))
     return int(max(HELD_ROWS, budget // dearest))
 
 
@@ -103,33 +107,36 @@ def plan_labels(
     seen: int,
     copies: int,
     n_players: int,
+    more: bool = False,
 ) -> LabelPlan:
     """Decides what each row of a sample gets; `active` and `words` are (rows,), in the order of priority.
+
+    `more` says that the data has, or may have, rows that are not in the sample.
 
     The allowance A is the largest for which all rows may spend min(A, what an exact label takes) and the budget still
     holds. A row that is finished never changes it: however often a run is killed, the next one finds the same A.
     """
     exact = exact_costs(active, copies)
     paid = int(spent.evaluations.sum()) + copies  # the base value
+    sample_ends = False
     if rows is None:
-        precise = max(LABEL_BUDGET, copies * (4 * n_players + 2))
         known = spent.of(words)
-        for_these = budget - (paid - int(known.evaluations.sum()))  # labels of rows that are no longer here stay
-        affordable = int(np.searchsorted(np.cumsum(np.minimum(exact, precise)), for_these, side="right"))
+        after = _costs(precise_budget(n_players, copies), known.evaluations, exact, _is_exact(known, exact))
+        affordable = int(np.searchsorted(np.cumsum(after - known.evaluations), budget - paid, side="right"))
         rows = max(affordable, LEAST_LABELS, int((known.rounds > 0).sum()))
+        sample_ends = more and rows >= len(words)
     rows = min(rows, len(words))
     before = spent.of(words[:rows])
     exact_here, active = exact[:rows], active[:rows]
     elsewhere = paid - int(before.evaluations.sum())
-    done = (before.rounds > 0) & (before.dearest == exact_here)
+    done = _is_exact(before, exact_here)
     allowance = _allowance(budget - elsewhere, before.evaluations, exact_here, done)
     left = np.where(done, 0, np.maximum(0, allowance - before.evaluations))
-    # With fewer values than these the standard errors are not worth having.
-    least = np.minimum(exact_here, 1 + copies * (6.0 * active + 5))
+    least = np.minimum(exact_here, 1 + copies * (least_values(active) - 1.0))
     fresh = before.rounds == 0
     if fresh.any() and least[fresh].max() > allowance:
         needed = int(least[fresh].max())
-        enough = elsewhere + _total(needed, before.evaluations, exact_here, done)
+        enough = elsewhere + _costs(needed, before.evaluations, exact_here, done).sum()
         raise BudgetError(
             f"budget={budget:,} is too small: it leaves {allowance:,} evaluations for each of {rows:,} rows, and a "
             f"label needs {needed:,}; give a budget of {int(enough):,} or more, or ask for fewer rows"
@@ -143,7 +150,7 @@ def plan_labels(
     for round_, value in np.unique(keys, axis=1).T:
         index = np.flatnonzero(worth & (before.rounds == round_) & (values == value))
         asks.append(Ask(int(round_), int(value), index, costs[index]))
-    plan = LabelPlan(budget, rows, seen, allowance, paid, len(spent), tuple(asks), words, exact)
+    plan = LabelPlan(budget, rows, seen, allowance, paid, len(spent), tuple(asks), words, exact, sample_ends)
     assert plan.total == 0 or paid + plan.total <= budget
     return plan
 
@@ -153,12 +160,19 @@ def _allowance(budget: int, spent: IntArray, exact: Array, done: npt.NDArray[np.
     low, high = 0, max(0, budget)
     while low < high:
         middle = (low + high + 1) // 2
-        holds = _total(middle, spent, exact, done) <= budget
+        holds = _costs(middle, spent, exact, done).sum() <= budget
         low, high = (middle, high) if holds else (low, middle - 1)
     return low
 
 
-def _total(allowance: int, spent: IntArray, exact: Array, done: npt.NDArray[np.bool_]) -> float:
-    """Sum of max(spent, min(allowance, spent + exact)); of rows whose labels are exact, what they have spent."""
+def _costs(allowance: int, spent: IntArray, exact: Array, done: npt.NDArray[np.bool_]) -> Array:
+    """max(spent, min(allowance, spent + exact)), (rows,); of rows whose labels are exact, what they have spent."""
     open_ = np.maximum(spent, np.minimum(allowance, spent + exact))
-    return float(np.where(done, spent, open_).sum())
+    costs: Array = np.where(done, spent, open_)
+    return costs
+
+
+def _is_exact(spent: Spent, exact: Array) -> npt.NDArray[np.bool_]:
+    """(rows,): whether a round enumerated the row, which takes `exact`."""
+    enumerated: npt.NDArray[np.bool_] = (spent.rounds > 0) & (spent.dearest == exact)
+    return enumerated

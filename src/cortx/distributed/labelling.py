@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -14,30 +14,41 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cortx.distributed.explain_job import pack, unpack
 from cortx.distributed.label_plan import LabelPlan, most_rows, plan_labels
-from cortx.distributed.places import arrow
+from cortx.distributed.places import Place, arrow
 from cortx.distributed.sampling import Sample, choose_rows
-from cortx.distributed.source import FrameSource, open_source
+from cortx.distributed.source import FrameSource, ParquetSource, open_source
 from cortx.distributed.work import Done, Engine, NamedModel, Task, Totals, Work, run_tasks
 from cortx.errors import ArtifactError, InputError, ModelError, StorageError
 from cortx.estimators.shapley import shapley, views_in_memory, views_per_row
 from cortx.explainer.fingerprint import probe_rows
-from cortx.explainer.label_folder import MANIFEST, LabelFolder, Spent, as_given, folder_path, refuse_foreign
+from cortx.explainer.label_folder import (
+    MANIFEST,
+    LabelFolder,
+    Spent,
+    as_given,
+    folder_path,
+    refuse_foreign,
+    with_categories,
+)
 from cortx.explainer.label_part import LabelPart
-from cortx.explainer.store import MOST_AT_RISK
 from cortx.explanation import take_rows
 from cortx.games import Game, GameSpec
 from cortx.games.game import table_of
 from cortx.games.models import Output
-from cortx.games.players import Groups
+from cortx.games.players import Groups, make_players
 from cortx.seeding import stream_seed
-from cortx.tables import Schema, plain, write_table
+from cortx.tables import Schema, Table, plain, read_table, reference_row, write_table
 
 logger = logging.getLogger("cortx")
 REFERENCE_ROWS = 100_000
-"""Rows whose mean and mode are the reference, unless one is given."""
+"""Different rows whose mean and mode, each with all its copies, are the reference, unless one is given."""
 PROBED_ROWS = 1_000
 MOST_BATCH_ROWS = 1_024
+MOST_BATCH_EVALUATIONS = 2_000_000
+"""About: what a kill may cost each worker. To a fast model it is a second's work, so that what a task itself costs is
+little."""
 BATCHES_EACH = 8
 """Batches for each worker at least, so that none waits long for the last."""
 SECONDS_TO_APPEAR = 15.0
@@ -108,11 +119,12 @@ def label(
         How many rows to label. By default as many as the budget pays for at a precise label each.
     reference, background, output, target, players, categorical:
         As for `Game`. Without reference and background: those of the labels that are there; for a new folder the mean
-        and mode of the data (of 100,000 rows, if there are more).
+        and mode of the data (of 100,000 random different rows with all their copies, if more rows differ).
     columns, drop:
         The columns the model takes: all by default, or these, or all but those.
     frame:
-        The kind of table the model is given; by default that of `reference` or `data`, and pandas for Parquet files.
+        The kind of table the model is given; by default that of the reference, background or data, where one is a
+        frame, and pandas for Parquet files. In a folder with labels it stays what it was.
     engine:
         Who does the work; by default all cores of this machine.
     announce:
@@ -137,9 +149,12 @@ def label(
     model = asked.model.load()
     if kept is not None:  # before a pass over all the data
         kept.check_names(names, seed)
-        kept.check(_draft(model, asked, *_kept_absent(asked, kept, names), write_table(kept.probe, kept.schema)))
+        draft = _draft(model, asked, *_kept_absent(asked, kept, names), write_table(kept.probe, kept.schema))
+        kept.check_frame(frame, draft)
+        kept.check(draft)
     paid = Spent.none() if kept is None else kept.spent()
-    wanted = max(rows or most_rows(budget, len(names)), len(paid), 0 if asked.given or kept else REFERENCE_ROWS)
+    n_players = asked.n_players(names) if kept is None else len(kept.spec.players)
+    wanted = max(rows or most_rows(budget, n_players), len(paid), 0 if asked.given or kept else REFERENCE_ROWS)
     sample = choose_rows(source, names, wanted, seed, show=progress)
     game = _new_game(model, asked, sample, names) if kept is None else kept.game(model)
     schema = game.schema
@@ -147,7 +162,7 @@ def label(
     ready = game.rows(as_given(sample.rows, schema))
     plan = plan_labels(
         ready.active.sum(axis=1), sample.words, paid, budget=budget, rows=rows, seen=sample.seen,
-        copies=game.evaluations_per_value, n_players=game.n_players,
+        copies=game.evaluations_per_value, n_players=game.n_players, more=not sample.whole,
     )  # fmt: skip
     logger.info(str(plan))
     if announce is not None:
@@ -207,13 +222,18 @@ class _Asked:
 
     @property
     def in_memory(self) -> bool:
-        return not isinstance(self.data, (str, os.PathLike)) and not callable(getattr(self.data, "batches", None))
+        named = isinstance(self.data, (str, os.PathLike, Place))
+        return not named and not callable(getattr(self.data, "batches", None))
 
     @property
     def default_frame(self) -> str | None:
         """The kind of table the model is given; None: that of the reference, the background or the data."""
-        of_a_frame = self.in_memory or (self.given and not isinstance(self.reference, (str, np.ndarray)))
+        absent = plain(self.reference if self.background is None else self.background)
+        of_a_frame = self.in_memory or (self.given and not isinstance(absent, (str, np.ndarray)))
         return self.frame or (None if of_a_frame else "pandas")
+
+    def n_players(self, names: list[str]) -> int:
+        return len(make_players(names, self.players)) if isinstance(self.players, Mapping) else len(names)
 
 
 def _check_numbers(**numbers: int | None) -> None:
@@ -233,7 +253,10 @@ def _source(data: Any) -> Any:
 
 
 def _columns(source: Any, columns: Sequence[str] | None, drop: Sequence[str]) -> list[str]:
-    names = list(source.schema.names)
+    """The columns the model takes; of several files each must have them all."""
+    files = source.files if isinstance(source, ParquetSource) else (source,)
+    schemas = {id(file.schema): file.schema for file in files}
+    names = list(dict.fromkeys(name for schema in schemas.values() for name in schema.names))
     if isinstance(drop, str) or isinstance(columns, str):
         raise InputError("columns= and drop= list columns; use a list or a tuple of names")
     missing = [name for name in (*drop, *(columns or ())) if name not in names]
@@ -244,13 +267,18 @@ def _columns(source: Any, columns: Sequence[str] | None, drop: Sequence[str]) ->
     chosen = [name for name in (names if columns is None else columns) if name not in drop]
     if not chosen:
         raise InputError("no column is left for the model; drop fewer")
+    if len(schemas) > 1:
+        try:
+            source.check_columns(chosen)
+        except InputError as error:
+            raise InputError(f"{error}. Other files have it: write the file anew, or drop the column") from error
     return chosen
 
 
 def _new_game(model: Any, asked: _Asked, sample: Sample, names: list[str]) -> Game:
     """The game that was asked for, not yet evaluated; it knows the texts of the rows that probe rows are drawn from."""
     some = _first(asked, sample, names, PROBED_ROWS)
-    draft = _draft(model, asked, *_absent(asked, names, _first(asked, sample, names, REFERENCE_ROWS)), some)
+    draft = _draft(model, asked, *_absent(asked, names, None if asked.given else _mean(asked, sample, names)), some)
     spec = _spec(draft, sample, asked.default_frame)
     assert isinstance(spec.schema, Schema)
     rows = Game.from_spec(model, spec).rows(as_given(sample.rows.slice(0, PROBED_ROWS), spec.schema))
@@ -265,6 +293,9 @@ def _draft(model: Any, asked: _Asked, absent: dict[str, Any], frame: str | None,
     )  # fmt: skip
     if game.of_images:
         raise InputError("labels in a folder are of tables; fit images with a budget instead")
+    if isinstance(some, arrow().Table) and not isinstance(absent.get("reference"), str):
+        assert isinstance(game.schema, Schema)
+        some = with_categories(some, game.schema)
     game.rows(some)
     return game
 
@@ -272,8 +303,9 @@ def _draft(model: Any, asked: _Asked, absent: dict[str, Any], frame: str | None,
 def _absent(asked: _Asked, names: list[str], default: Any) -> tuple[dict[str, Any], str | None]:
     """What replaces absent columns, and the kind of table the model is given (None: that of the former)."""
     if asked.background is not None:
-        return {"background": _only(asked.background, names)}, asked.default_frame
-    return {"reference": default if asked.reference is None else _only(asked.reference, names)}, asked.default_frame
+        return {"background": _only(asked.background, names, "the background")}, asked.default_frame
+    given = default if asked.reference is None else _only(asked.reference, names, "the reference")
+    return {"reference": given}, asked.default_frame
 
 
 def _kept_absent(asked: _Asked, kept: LabelFolder, names: list[str]) -> tuple[dict[str, Any], str | None]:
@@ -282,6 +314,13 @@ def _kept_absent(asked: _Asked, kept: LabelFolder, names: list[str]) -> tuple[di
         return _absent(asked, names, None)
     rows = write_table(kept.spec.absent, kept.schema)
     return {"background" if len(kept.spec.absent) > 1 else "reference": rows}, asked.frame or kept.spec.frame
+
+
+def _mean(asked: _Asked, sample: Sample, names: list[str]) -> Table:
+    """The mean and mode of the data, one row: every row of the sample counts as often as the data has it."""
+    rows = _first(asked, sample, names, REFERENCE_ROWS)
+    table = read_table(rows, categorical=asked.categorical, what="the data")
+    return Table(reference_row(table, sample.copies[: len(table)]), table.schema)
 
 
 def _first(asked: _Asked, sample: Sample, names: list[str], most: int) -> Any:
@@ -296,7 +335,7 @@ def _first(asked: _Asked, sample: Sample, names: list[str], most: int) -> Any:
     return rows if isinstance(rows, np.ndarray) else _only(rows, names)
 
 
-def _only(frame: Any, names: list[str]) -> Any:
+def _only(frame: Any, names: list[str], what: str = "the data") -> Any:
     """The named columns of a frame that has more; everything else as it is."""
     frame = plain(frame)
     if isinstance(frame, (str, np.ndarray)) or not hasattr(frame, "columns"):
@@ -307,7 +346,7 @@ def _only(frame: Any, names: list[str]) -> Any:
     labels = {str(label): label for label in wrapped.columns}
     missing = [name for name in names if name not in labels]
     if missing:
-        raise InputError(f"the reference lacks the column {', '.join(map(repr, missing))} of the data")
+        raise InputError(f"{what} lacks the column {', '.join(map(repr, missing))} of the data")
     return wrapped.select([labels[name] for name in names]).to_native()
 
 
@@ -343,30 +382,22 @@ def _spec(draft: Game, sample: Sample, frame: str | None) -> GameSpec:
 
 def _tasks(plan: LabelPlan, sample: Sample, workers: int) -> list[Task]:
     """Batches of rows that get the same round and budget: so many evaluations each that a kill costs little."""
-    size = max(1, min(MOST_AT_RISK, plan.total // (BATCHES_EACH * max(1, workers))))
+    size = max(1, min(MOST_BATCH_EVALUATIONS, plan.total // (BATCHES_EACH * max(1, workers))))
     pieces: list[tuple[int, int, npt.NDArray[np.int64]]] = []
     for ask in plan.asks:
         before = np.cumsum(ask.costs) - ask.costs
-        number = np.maximum(before // size, np.arange(len(before)) // MOST_BATCH_ROWS)
+        # Both only grow: a batch ends where either does, so both bounds hold.
+        number = before // size + np.arange(len(before)) // MOST_BATCH_ROWS
         starts = np.flatnonzero(np.diff(number, prepend=-1))
         pieces += [(ask.round, ask.values, index) for index in np.split(ask.index, starts[1:])]
     return [
         Task(
             f"batch {i + 1} of {len(pieces)} ({len(index)} rows, round {round})",
             len(index),
-            LabelBatch(_packed(sample.rows.take(index)), round, values),
+            LabelBatch(pack(sample.rows.take(index)), round, values),
         )
         for i, (round, values, index) in enumerate(pieces)
     ]
-
-
-def _packed(rows: Any) -> bytes:
-    pa = arrow()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
 
 
 def _seen(store: LabelFolder, done: Done) -> None:
@@ -426,17 +457,17 @@ class LabelJob:
     def _label(self, store: LabelFolder, game: Game, task: Task) -> Done:
         batch: LabelBatch = task.payload
         started, before = perf_counter(), game.evaluations
-        with arrow().ipc.open_stream(batch.rows) as reader:
-            table = reader.read_all()
+        table = arrow().Table.from_batches(unpack(batch.rows))
+        words = read_table(table).row_words()  # as in the sample: the game may keep numbers as categories
         data = as_given(table, store.schema)
         rows = game.rows(data)
-        name = store.part_name(rows.words, batch.round, batch.values)
+        name = store.part_name(words, batch.round, batch.values)
         if not store.has(name):  # a worker that was taken for dead may have written it
             stream = self.seed if batch.round == 0 else stream_seed(self.seed, "round", batch.round)
             budget = game.evaluations_per_value * batch.values
             labels = shapley(game, data, budget=budget, views=self.views, seed=stream, progress=False)
             exact = 2.0 ** rows.active.sum(axis=1) - 2 <= batch.values - 1
-            part = LabelPart.of(labels, rows.words, table, round=batch.round, seed=stream, exact=exact)
+            part = LabelPart.of(labels, words, table, round=batch.round, seed=stream, exact=exact)
             store.append(part, batch.values)
         return Done(task.name, len(rows), game.evaluations - before, perf_counter() - started, name)
 

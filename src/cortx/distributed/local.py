@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess, current_process, parent_process
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from cortx.distributed.todo import Held, Todo, attempt, not_opened, told
+from cortx.distributed.todo import Held, Stillbirths, Todo, attempt, not_opened, told
 from cortx.distributed.work import MOST_DEATHS, Done, Job, Task, Work, failed
 from cortx.errors import CortxError, EngineError, InputError
 
@@ -129,6 +129,7 @@ class _Worker:
     process: BaseProcess
     connection: Connection
     device: str
+    generation: int
     held: Held | None = None
     begun: bool = False
 
@@ -165,8 +166,8 @@ class _Pool:
         self.engine, self.job = engine, job
         self.workers: list[_Worker] = []
         self.size = engine.workers
-        self.stillborn = 0
-        self.error: CortxError | None = None
+        self.stillbirths = Stillbirths()
+        self.error: Exception | None = None
 
     def run(self, todo: Todo) -> Iterator[Done]:
         finished: list[Done] = []
@@ -205,13 +206,17 @@ class _Pool:
             raise EngineError(f"a worker process could not be started ({error}); use fewer workers") from error
         finally:
             theirs.close()  # the worker alone holds its end, so that its death closes the pipe
-        self.workers.append(_Worker(process, ours, device))
+        self.workers.append(_Worker(process, ours, device, self.stillbirths.generation))
 
     def hand_out(self, todo: Todo) -> None:
-        for worker in self.workers:
-            if worker.free and self.error is None and (held := todo.take()) is not None:
-                worker.held = held
-                worker.send(_packed(held.task))
+        try:
+            for worker in self.workers:
+                if worker.free and self.error is None and (held := todo.take()) is not None:
+                    packed = _packed(held.task)
+                    worker.held = held
+                    worker.send(packed)
+        except Exception as error:  # of whoever makes the tasks; what is being done is finished first
+            self.error = error
 
     def hear(self, worker: _Worker, todo: Todo, finished: list[Done]) -> None:
         """Takes one message of a worker, or notes its death."""
@@ -223,7 +228,8 @@ class _Pool:
             case "up":
                 worker.send(self.job)
             case "begun":
-                worker.begun, self.stillborn = True, 0
+                worker.begun = True
+                self.stillbirths.begun()
             case Done():
                 finished.append(message)
                 worker.held = None
@@ -234,23 +240,22 @@ class _Pool:
                 self.bury(worker, todo)
 
     def bury(self, worker: _Worker, todo: Todo) -> None:
-        """Takes a dead worker off; another one gets its task, and is started if none is free."""
+        """Takes a dead worker off; another one gets its task, and is started if the idle ones are too few."""
         self.workers.remove(worker)
         try:
             how = worker.end()
             if worker.held is not None:
                 todo.survived(worker.held, how)
-            elif not worker.begun:
-                self.stillborn += 1
-                if self.stillborn >= MOST_DEATHS:
-                    raise EngineError(
-                        f"{MOST_DEATHS} workers died before they could begin, one after the other ({how}); if there is "
-                        "too little memory for that many models, use fewer workers"
-                    )
-        except EngineError as error:
+            elif not worker.begun and self.stillbirths.too_many(worker.generation):
+                raise EngineError(
+                    f"{MOST_DEATHS} workers died before they could begin, one after the other ({how}); if there is too "
+                    "little memory for that many models, use fewer workers"
+                )
+            idle = sum(other.held is None for other in self.workers)
+            if self.error is None and todo.ahead(idle + 1) > idle:
+                self.start(worker.device)
+        except Exception as error:  # also of whoever makes the tasks
             self.error = self.error or error
-        if self.error is None and not any(other.free for other in self.workers):
-            self.start(worker.device)
 
     def stop(self, *, kill: bool) -> None:
         """Lets all workers leave; those that are busy and no longer wanted are told to."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from itertools import count as numbers
 from typing import Any
 
@@ -20,14 +21,15 @@ IntArray = npt.NDArray[np.int64]
 BUFFER_ROWS = 131_072
 READ_ROWS = 16_384
 SAMPLED_GROUPS = 64
-"""Row groups that a random part comes from, at most: it is there without reading the whole table."""
+"""Row groups that a random part comes from, where fewer hold enough rows: it need not read the whole table."""
 
 
 class ParquetRows:
     """All rows of a Parquet file, or of the files below a folder, for ``fit(game, ParquetRows("train/"), labels=...)``.
 
     Rows come in a random order that the seed decides, whatever the number of processes: row groups in random order, and
-    `buffer_rows` rows at a time mixed with each other. That many rows are in memory, and what reading them takes.
+    `buffer_rows` rows at a time mixed with each other. That many rows are in memory, twice as many while they are
+    mixed, and what reading them takes.
     Where files are sorted and their row groups larger than the buffer, a larger one mixes better.
 
     Parameters
@@ -73,10 +75,12 @@ class ParquetRows:
     def sample(self, count: int, seed: int, columns: Sequence[str] | None = None) -> Any:
         """At most `count` random rows as an Arrow table, in the order of the files.
 
-        Of a table with more than 64 row groups they come from 64 random ones.
+        Of a table with more than 64 row groups they come from 64 random ones, or as many as it takes.
         """
         generator = numpy_generator(seed, "part of a table")
-        some = np.sort(generator.permutation(len(self._groups))[:SAMPLED_GROUPS])
+        order = generator.permutation(len(self._groups))
+        enough = 1 + int(np.searchsorted(np.cumsum(self._rows[order]), count))
+        some = np.sort(order[: max(SAMPLED_GROUPS, enough)])
         ends = np.cumsum(self._rows[some])
         chosen = np.sort(generator.choice(ends[-1], size=min(count, int(ends[-1])), replace=False))
         names, taken = self._names(columns), []
@@ -100,8 +104,9 @@ class ParquetRows:
             for first in range(0, whole, size):
                 yield (position + first) // self.n_rows, table.slice(first, size)
             position += whole
-            # A copy of what is left: the block itself need not stay in memory.
-            waiting = [table.slice(whole).combine_chunks() if whole else table]
+            # A copy of what is left, and no other reference: the block is gone before the next one is read.
+            waiting = [table.slice(whole).take(np.arange(len(table) - whole)) if whole else table]
+            del block, table
 
     def _blocks(self, seed: int, names: list[str], position: int) -> Iterator[Any]:
         """Mixed blocks of rows without end, from a place in the stream of all passes on."""
@@ -109,15 +114,15 @@ class ParquetRows:
         for pass_ in numbers(first_pass):
             order = numpy_generator(seed, "row groups", pass_).permutation(len(self._groups))
             first_block, inside = divmod(skip, self.buffer_rows)
-            for number, block in enumerate(self._cut(order, first_block * self.buffer_rows, names), first_block):
-                mixed = numpy_generator(seed, "rows", pass_, number).permutation(len(block))
-                yield block.take(mixed[inside:])
-                inside = 0
+            orders = (numpy_generator(seed, "rows", pass_, number) for number in numbers(first_block))
+            skips = chain([inside], repeat(0))
+            # No variable here may hold a block while the next one is read.
+            yield from map(_mixed, self._cut(order, first_block * self.buffer_rows, names), orders, skips)
             skip = 0
 
     def _cut(self, order: IntArray, start: int, names: list[str]) -> Iterator[Any]:
         """The rows of one pass before they are mixed, as tables of `buffer_rows` rows, from row number `start` on."""
-        pa, held = arrow(), 0
+        held = 0
         parts: list[Any] = []
         ends = np.cumsum(self._rows[order])
         first = int(np.searchsorted(ends, start, side="right"))
@@ -127,13 +132,14 @@ class ParquetRows:
                 batch, skip = batch.slice(min(skip, len(batch))), max(0, skip - len(batch))
                 while held + len(batch) >= self.buffer_rows:
                     room = self.buffer_rows - held
-                    yield pa.Table.from_batches([*parts, batch.slice(0, room)])
-                    parts, held, batch = [], 0, batch.slice(room)
+                    parts.append(batch.slice(0, room))
+                    batch, held = batch.slice(room), 0
+                    yield _emptied(parts)
                 if len(batch):
                     parts.append(batch)
                     held += len(batch)
         if parts:
-            yield pa.Table.from_batches(parts)
+            yield _emptied(parts)
 
     def _picked(self, group: int, wanted: IntArray, names: list[str]) -> Iterator[Any]:
         """Some rows of a row group, batch by batch."""
@@ -156,6 +162,18 @@ class ParquetRows:
         names = list(columns or self.columns or self.source.schema.names)
         self.source.check_columns(names)
         return names
+
+
+def _mixed(block: Any, generator: np.random.Generator, skip: int) -> Any:
+    """The rows of a table in random order, without the first `skip` of them."""
+    return block.take(generator.permutation(len(block))[skip:])
+
+
+def _emptied(parts: list[Any]) -> Any:
+    """Record batches as one table, which then is all that holds them."""
+    table = arrow().Table.from_batches(parts)
+    parts.clear()
+    return table
 
 
 def _typed(batch: Any, schema: Any, file: ParquetPart) -> Any:

@@ -6,11 +6,11 @@ import errno
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from cortx.errors import InputError, StorageError, need
@@ -19,6 +19,8 @@ ENDINGS = (".parquet", ".parq", ".pq")
 HIDDEN = ("_", ".")
 """Names that start so are no data: Spark's _SUCCESS, and what is still being written."""
 TEMPORARY = ".tmp-"
+SECONDS_UNFINISHED = 3_600
+"""What is unfinished for so long was left behind by a kill."""
 
 
 def arrow() -> Any:
@@ -65,15 +67,20 @@ class Place:
             return Place(self.root, self.below.rpartition("/")[0])
         if self.below:
             return Place(self.root)
-        address, question, query = self.root.partition("?")
-        return Place((address.rstrip("/").rpartition("/")[0] or "/") + question + query)
+        address, query = _split(self.root)
+        return Place((address.rstrip("/").rpartition("/")[0] or "/") + query)
+
+    @property
+    def address(self) -> str:
+        """Where it lies, without a URI's options."""
+        address = _split(self.root)[0].rstrip("/")
+        return f"{address}/{self.below}" if self.below else address
 
     def __truediv__(self, relative: str) -> Place:
         return Place(self.root, f"{self.below}/{relative}" if self.below else relative)
 
     def __str__(self) -> str:
-        address, question, query = self.root.partition("?") if "://" in self.root else (self.root, "", "")
-        return f"{address.rstrip('/')}/{self.below}{question}{query}" if self.below else self.root
+        return self.address + _split(self.root)[1] if self.below else self.root
 
     def exists(self) -> bool:
         arrow()
@@ -109,6 +116,12 @@ def place(path: str | os.PathLike[str] | Place) -> Place:
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):  # one letter is a drive
         return Place(text.rstrip("/"))
     return Place(os.path.abspath(os.path.expanduser(text)))
+
+
+def _split(root: str) -> tuple[str, str]:
+    """A URI and its options, which start with "?"; in a path, that is a letter like others."""
+    address, question, query = root.partition("?") if "://" in root else (root, "", "")
+    return address, question + query
 
 
 @lru_cache(64)
@@ -152,10 +165,33 @@ def write_whole(where: Place, write: Callable[[Any], None]) -> None:
         try:
             with filesystem.open_output_stream(temporary) as stream:
                 write(stream)
+            local = filesystem.type_name == "local"
+            if local:
+                _sync(temporary, os.O_RDWR)
             filesystem.move(temporary, path)
+            if local:
+                _sync_names(folder or "/")
         except BaseException:
             _remove(filesystem, temporary)
             raise
+
+
+def _sync(path: str, how: int) -> None:
+    opened = os.open(path, how)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _sync_names(folder: str) -> None:
+    """A rename survives a power cut only once its folder is written too."""
+    if os.name == "nt":
+        return
+    try:
+        _sync(folder, os.O_RDONLY)
+    except OSError:
+        return  # not every shared file system can
 
 
 def _remove(filesystem: Any, path: str) -> None:
@@ -172,6 +208,8 @@ class Found:
     relative: str
     """Its path from the folder on, with "/"."""
     size: int
+    changed: float | None = None
+    """When, in seconds since 1970, where the file system knows."""
 
 
 def list_files(folder: Place, *, hidden: bool = False) -> list[Found]:
@@ -181,7 +219,11 @@ def list_files(folder: Place, *, hidden: bool = False) -> list[Found]:
     filesystem, root = folder.filesystem, folder.path.rstrip("/")
     with storing(folder, "read"):
         infos = filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
-    files = [Found(info.path[len(root) + 1 :], info.size or 0) for info in infos if info.type == fs.FileType.File]
+    files = [
+        Found(info.path[len(root) + 1 :], info.size or 0, None if info.mtime_ns is None else info.mtime_ns / 1e9)
+        for info in infos
+        if info.type == fs.FileType.File
+    ]
     seen = (file for file in files if hidden or not any(part.startswith(HIDDEN) for part in file.relative.split("/")))
     return sorted(seen, key=lambda file: file.relative.split("/"))
 
@@ -199,12 +241,8 @@ def parquet_files(where: Place) -> tuple[Place, list[Found]]:
 
 
 def remove_unfinished(folder: Place) -> None:
-    """Removes what killed writers left behind."""
+    """Removes what killed writers left behind; what somebody may still be writing stays."""
     for file in list_files(folder, hidden=True):
-        if file.relative.rsplit("/", 1)[-1].startswith(TEMPORARY):
+        old = file.changed is not None and time.time() - file.changed > SECONDS_UNFINISHED
+        if old and file.relative.rsplit("/", 1)[-1].startswith(TEMPORARY):
             _remove(folder.filesystem, f"{folder.path.rstrip('/')}/{file.relative}")
-
-
-def local_path(where: Place) -> Path | None:
-    """The place as a path of this machine's file system, or None."""
-    return Path(where.path) if where.filesystem.type_name == "local" else None

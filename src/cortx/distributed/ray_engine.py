@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from cortx.distributed.local import usable_cores
-from cortx.distributed.todo import Held, Todo, attempt, not_opened, told
+from cortx.distributed.todo import Held, Stillbirths, Todo, attempt, not_opened, told
 from cortx.distributed.work import MOST_DEATHS, Done, Job, Task, Work, failed
 from cortx.errors import CortxError, EngineError, InputError, need
 from cortx.version import __version__
@@ -30,9 +30,10 @@ PATIENCE = 60.0
 class RayEngine:
     """Does tasks in actors on a Ray cluster, each with one CPU and `gpus_per_worker` GPUs.
 
-    Where Ray runs already in this process it is used as it is. Otherwise `address` says which Ray: None or ``"local"``
-    starts one on this machine for the time of the run, ``"auto"`` or ``"host:port"`` joins a cluster. `workers` is by
-    default as many as there is room for when the run starts; give a number for a cluster that grows on demand.
+    Where Ray runs already in this process it is used as it is; the address of another one is refused. Otherwise
+    `address` says which Ray: None or ``"local"`` starts one on this machine for the time of the run, ``"auto"`` or
+    ``"host:port"`` joins a cluster. `workers` is by default as many as there is room for when the run starts; give a
+    number for a cluster that grows on demand.
 
     Actors need cortx, the model's module and its libraries: installed on every node, or sent along by Ray
     (``ray.init(address, runtime_env={"working_dir": ".", "pip": [...]})`` before the run). Folders that jobs read and
@@ -61,7 +62,7 @@ class RayEngine:
             return self.most
         if self.address == "local" and not ray.is_initialized():
             return usable_cores()
-        with ray_running(self.address):
+        with ray_running(self.address, gpus=self.gpus):
             return _room(ray, self.gpus)
 
     def run(self, job: Job, tasks: Iterable[Task]) -> Iterator[Done]:
@@ -102,6 +103,8 @@ def ray_running(address: str, workers: int | None = None, gpus: float = 0.0) -> 
     """Ray in this process: the one that runs already, or one that is started or joined, and left again."""
     ray = import_ray()
     if ray.is_initialized():
+        _check_same(ray, address)
+        _check_gpus(ray, gpus, may_grow=workers is not None)
         yield
         return
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -121,12 +124,41 @@ def ray_running(address: str, workers: int | None = None, gpus: float = 0.0) -> 
             "the address out to use this machine alone"
         ) from error
     try:
-        found = ray.cluster_resources().get("GPU", 0.0)
-        if address == "local" and gpus > found:
-            raise EngineError(f"a worker wants {gpus:g} GPUs, but Ray finds {found:g} on this machine")
+        _check_gpus(ray, gpus, may_grow=address != "local" and workers is not None)
         yield
     finally:
         _shutdown(ray)
+
+
+def _check_same(ray: Any, address: str) -> None:
+    """Refuses the address of another Ray than the one that this process has."""
+    there = ray.get_runtime_context().gcs_address
+    if address.startswith("ray://"):  # the port is that of a proxy: which cluster is behind it cannot be told
+        same = ray.util.client.ray.is_connected()
+    else:
+        same = address in ("local", "auto") or _resolved(address) == _resolved(there)
+    if not same:
+        raise InputError(
+            f"address={address!r}, but this process has joined the Ray at {there!r}; call ray.shutdown() first, or "
+            "leave the address out"
+        )
+
+
+def _resolved(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    with suppress(OSError):
+        host = socket.gethostbyname(host.strip("[]"))
+    return f"{host}:{port}"
+
+
+def _check_gpus(ray: Any, gpus: float, *, may_grow: bool) -> None:
+    """Refuses workers that would wait for ever. Only a cluster that grows on demand may get the GPUs that it lacks."""
+    found = ray.cluster_resources().get("GPU", 0.0)
+    if gpus > found and not may_grow:
+        raise EngineError(
+            f"a worker wants {gpus:g} GPUs, but Ray finds {found:g}; start Ray where there are some, or use "
+            "gpus_per_worker=0. If this cluster grows on demand, give the number of workers"
+        )
 
 
 def _check_reachable(address: str) -> None:
@@ -151,6 +183,7 @@ def _room(ray: Any, gpus: float) -> int:
 @dataclass(eq=False)
 class _Actor:
     handle: Any
+    generation: int
     held: dict[Any, Held] = field(default_factory=dict)
     """The tasks it has, in the order they were sent, by the references of their results."""
     begun: bool = False
@@ -169,8 +202,8 @@ class _Actors:
         self.device = "cuda:0" if gpus else "cpu"  # Ray shows each actor its own GPUs alone
         self.actors: list[_Actor] = []
         self.by_reference: dict[Any, _Actor] = {}
-        self.stillborn = 0
-        self.error: CortxError | None = None
+        self.stillbirths = Stillbirths()
+        self.error: Exception | None = None
 
     def run(self, todo: Todo) -> Iterator[Done]:
         finished: list[Done] = []
@@ -186,7 +219,10 @@ class _Actors:
                 for reference in ready:
                     self.hear(reference, todo, finished)
                 alone_since = self.warn_if_alone(alone_since)
-                self.hand_out(todo)  # before the caller is busy with what is finished
+                try:
+                    self.hand_out(todo)  # before the caller is busy with what is finished
+                except Exception as error:  # of whoever makes the tasks; what is being done is finished first
+                    self.error = error
                 yield from finished
                 finished.clear()
         finally:
@@ -203,9 +239,10 @@ class _Actors:
 
     def start(self) -> None:
         """Asks for an actor. It is there when Ray has room for it, which may be never."""
-        actor = _Actor(self.kind.remote([path for path in sys.path if path], __version__))
+        handle = self.kind.remote([path for path in sys.path if path], __version__)
+        actor = _Actor(handle, self.stillbirths.generation)
         self.actors.append(actor)
-        self.by_reference[actor.handle.open.remote(self.job, self.device)] = actor
+        self.by_reference[handle.open.remote(self.job, self.device)] = actor
 
     def hand_out(self, todo: Todo) -> None:
         for depth in range(1, IN_FLIGHT + 1):
@@ -241,7 +278,8 @@ class _Actors:
                 actor.held.pop(reference, None)
                 self.error = self.error or said
             case _:
-                actor.begun, self.stillborn = True, 0
+                actor.begun = True
+                self.stillbirths.begun()
 
     def bury(self, actor: _Actor, how: str, todo: Todo) -> None:
         """Takes a dead actor off: others get its tasks, and Ray is asked for another one."""
@@ -251,12 +289,8 @@ class _Actors:
         for other in [other for other, owner in self.by_reference.items() if owner is actor]:
             del self.by_reference[other]
         try:
-            if not actor.begun:
-                self.stillborn += 1
-                if self.stillborn >= MOST_DEATHS:
-                    raise EngineError(
-                        f"{MOST_DEATHS} Ray actors died before they could begin, one after the other: {how}"
-                    )
+            if not actor.begun and self.stillbirths.too_many(actor.generation):
+                raise EngineError(f"{MOST_DEATHS} Ray actors died before they could begin, one after the other: {how}")
             for position, held in reversed(list(enumerate(actor.held.values()))):
                 if position:
                     todo.untouched(held)

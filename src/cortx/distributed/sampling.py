@@ -13,7 +13,7 @@ from cortx.distributed.places import arrow
 from cortx.errors import InputError
 from cortx.explainer.label_folder import priorities
 from cortx.progress import progress_bar
-from cortx.tables import read_table
+from cortx.tables import RowError, read_table
 
 Words = npt.NDArray[np.uint64]
 IntArray = npt.NDArray[np.int64]
@@ -30,8 +30,12 @@ class Sample:
     words: Words
     positions: IntArray
     """Where each was first seen in the source."""
+    copies: IntArray
+    """How often the source has each."""
     seen: int
     """Rows of the source."""
+    whole: bool
+    """Whether every different row of the source is here."""
     categories: dict[str, tuple[Any, ...]]
     """Of the columns that the source keeps as categories (Arrow dictionaries): all that occur, sorted."""
 
@@ -51,21 +55,27 @@ def choose_rows(source: Any, columns: Sequence[str], count: int, seed: int, *, s
     seen = 0
     first_rows = getattr(source, "first_rows", None)  # a source that lies elsewhere leaves most rows where they are
     batches = source.batches(list(columns)) if first_rows is None else first_rows(list(columns), count, seed)
+    what = "the data" if first_rows is None else "a part of the data"
     with progress_bar("choosing rows", source.n_rows, show=show) as advance:
         for batch in batches:
             if len(batch) == 0:
                 continue
             rows = _decoded(pa.Table.from_batches([batch]), categories)
-            words = read_table(rows, what=f"the data (from row {seen:,} on)").row_words()
+            try:
+                words = read_table(rows, what=what).row_words()
+            except RowError as error:
+                raise error.counted_from(seen) from error
             best.offer(rows, words, priorities(words, seed), np.arange(seen, seen + len(rows)))
             seen += len(rows)
             advance(len(rows), f"{seen:,} rows")
     if seen == 0:
         raise InputError("the data has no rows; give at least one")
     best.prune()
-    held, seen = best.held[0], seen if first_rows is None else source.n_rows
+    held, here = best.held[0], seen
+    seen = here if first_rows is None else source.n_rows
     known = {name: tuple(sorted(values)) for name, values in categories.items()}
-    return Sample(held.rows.combine_chunks(), held.words, held.positions, seen, known)
+    rows = held.rows.combine_chunks()
+    return Sample(rows, held.words, held.positions, held.copies, seen, best.whole and here == seen, known)
 
 
 def _decoded(table: Any, categories: dict[str, set[Any]]) -> Any:
@@ -85,35 +95,48 @@ class _Held:
     words: Words
     priorities: Words
     positions: IntArray
+    copies: IntArray
 
 
 @dataclass(eq=False)
 class _Best:
-    """The rows with the smallest priorities so far, and some more."""
+    """The rows with the smallest priorities so far, and some more.
+
+    Of a row that is here at the end no copy was ever turned away: their number is exact.
+    """
 
     count: int
     held: list[_Held] = field(default_factory=list)
     n_held: int = 0
     worst: int = 2**64 - 1
+    whole: bool = True
+    """Whether no row was turned away yet."""
 
     def offer(self, rows: Any, words: Words, order: Words, positions: IntArray) -> None:
         chosen = np.flatnonzero(order <= np.uint64(self.worst))
+        self.whole &= len(chosen) == len(order)
         if len(chosen) == 0:
             return
-        self.held.append(_Held(rows.take(chosen), words[chosen], order[chosen], positions[chosen]))
+        once = np.ones(len(chosen), dtype=np.int64)
+        self.held.append(_Held(rows.take(chosen), words[chosen], order[chosen], positions[chosen], once))
         self.n_held += len(chosen)
         if self.n_held > self.count + max(self.count, LEAST_SLACK):
             self.prune()
 
     def prune(self) -> None:
         """Keeps one of equal rows, and of different ones the first `count`."""
-        words, order, positions = (
-            np.concatenate([getattr(held, name) for held in self.held]) for name in ("words", "priorities", "positions")
+        words, order, positions, copies = (
+            np.concatenate([getattr(held, name) for held in self.held])
+            for name in ("words", "priorities", "positions", "copies")
         )
-        _, first = np.unique(order, return_index=True)  # sorted; equal priorities are equal words
-        first = first[: self.count]
+        # Sorted; equal priorities are equal words.
+        _, first, place = np.unique(order, return_index=True, return_inverse=True)
+        total = np.zeros(len(first), dtype=np.int64)
+        np.add.at(total, place, copies)
+        self.whole &= len(first) <= self.count
+        first, total = first[: self.count], total[: self.count]
         rows = arrow().concat_tables([held.rows for held in self.held]).take(first)
-        self.held = [_Held(rows, words[first], order[first], positions[first])]
+        self.held = [_Held(rows, words[first], order[first], positions[first], total)]
         self.n_held = len(first)
         if len(first) == self.count:
             self.worst = int(order[first[-1]])

@@ -39,7 +39,6 @@ class ParquetPart:
     place: Place
     relative: str
     """Its path from the source's folder on, with "/"."""
-    size: int
     groups: tuple[int, ...]
     """Rows of each row group."""
     schema: Any = field(repr=False)
@@ -110,12 +109,17 @@ def read_footer(where: Place, file: Found) -> ParquetPart:
         opened = parquet().ParquetFile(stream)
         metadata, schema = opened.metadata, opened.schema_arrow
         groups = tuple(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
-        size = stream.size()
-        stream.seek(size - 8)
-        length = int.from_bytes(stream.read(4), "little")
-        stream.seek(size - 8 - length)
-        digest = hashlib.sha256(stream.read(length)).hexdigest()[:16]
-    return ParquetPart(where, file.relative, size, groups, schema, digest)
+        digest = _footer_digest(stream)
+    return ParquetPart(where, file.relative, groups, schema, digest)
+
+
+def _footer_digest(stream: Any) -> str:
+    """Of the footer of an open Parquet file."""
+    size = stream.size()
+    stream.seek(size - 8)
+    length = int.from_bytes(stream.read(4), "little")
+    stream.seek(size - 8 - length)
+    return hashlib.sha256(stream.read(length)).hexdigest()[:16]
 
 
 def read_schema(where: Place) -> Any:
@@ -131,16 +135,20 @@ def read_batches(
     groups: tuple[int, int] | None = None,
     batch_rows: int = BATCH_ROWS,
     first_row: int = 0,
+    digest: str | None = None,
 ) -> Iterator[Any]:
     """Record batches of the row groups from groups[0] up to groups[1] of a Parquet file, on the calling thread.
 
-    `first_row` is where they start in the file, for the message about a damaged one.
+    `first_row` is where they start in the file, for the message about a damaged one. `digest` is that of the footer
+    from which they were chosen: a file that has another one by now is refused.
     """
     with storing(where, "read"):
         stream = where.filesystem.open_input_file(where.path)
     with stream:
         with storing(where, "read"):
             opened = parquet().ParquetFile(stream)
+            if digest is not None and _footer_digest(stream) != digest:
+                raise StorageError(f"{where} was replaced after this run had begun; run again")
             names = None if columns is None else list(columns)
             chosen = list(range(*((0, opened.num_row_groups) if groups is None else groups)))
             batches = opened.iter_batches(batch_rows, row_groups=chosen, columns=names, use_threads=False)
@@ -215,10 +223,11 @@ def _table_of(frame: Any) -> Any:
     return frame
 
 
-def open_source(data: Any) -> Any:
+def open_source(data: Any) -> Source:
     """The source of what a user gives: a path or URI, a frame, or anything that has `batches` already."""
     if callable(getattr(data, "batches", None)):
-        return data
+        source: Source = data
+        return source
     if isinstance(data, (str, os.PathLike, Place)):
         return ParquetSource(data)
     return FrameSource(data)

@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +62,17 @@ class SparkEngine:
             context = _context(session)
             run = SparkRun.start(context, job)
             do = _inheriting(session, run.do)
-            feed, under_way, failure = iter(tasks), set[Future[Outcome]](), None
+            feed, under_way, most = iter(tasks), set[Future[Outcome]](), 1
+            failure: Exception | None = None
             try:
                 while True:
-                    most = self.most or 2 * context.defaultParallelism
-                    while failure is None and len(under_way) < most and (task := next(feed, None)) is not None:
-                        under_way.add(threads.submit(do, task))
+                    with suppress(Exception):  # where Spark is gone, the tasks say so, by name
+                        most = self.most or 2 * context.defaultParallelism
+                    try:
+                        while failure is None and len(under_way) < most and (task := next(feed, None)) is not None:
+                            under_way.add(threads.submit(do, task))
+                    except Exception as error:  # of whoever makes the tasks; what is being done is finished first
+                        failure = error
                     if not under_way:
                         break
                     finished, under_way = wait(under_way, return_when=FIRST_COMPLETED)
@@ -101,7 +106,8 @@ class SparkEngine:
         try:
             yield session
         finally:
-            session.stop()
+            with suppress(Exception):  # it may be gone; whatever the run has to say is more important
+                session.stop()
 
 
 @dataclass(frozen=True)
@@ -113,12 +119,16 @@ class SparkRun:
     worker: Worker
     tries: int
     """How often a task is submitted: as long as it takes for `MOST_DEATHS` workers to die at it."""
+    deaths: int
+    """How many have died at it then."""
 
     @classmethod
     def start(cls, context: SparkContext, job: Job) -> SparkRun:
         group = f"cortx-{uuid.uuid4()}"
         worker = Worker(group, context.broadcast(pack_for_spark(job)))
-        return cls(context, group, worker, tries=-(-MOST_DEATHS // _deaths_of_a_spark_job(context)))
+        each = _deaths_of_a_spark_job(context)
+        tries = -(-MOST_DEATHS // each)
+        return cls(context, group, worker, tries, deaths=tries * each)
 
     def do(self, task: Task) -> Outcome:
         """The task's receipt, or the error that ends the run."""
@@ -131,13 +141,14 @@ class SparkRun:
                 if not _death(error):
                     return failed(task, EngineError(f"Spark could not do it: {_reason(error)}"))
                 if not left:
-                    return died(task, _reason(error))
+                    return died(task, _reason(error), self.deaths)
         raise AssertionError("a task is tried at least once")
 
     def stop(self, *, cancel: bool) -> None:
-        if cancel:
-            self.context.cancelJobGroup(self.group)
-        self.worker.job.destroy()
+        with suppress(Exception):  # Spark may be gone; whatever the run has to say is more important
+            if cancel:
+                self.context.cancelJobGroup(self.group)
+            self.worker.job.destroy()
 
 
 @dataclass(frozen=True)
@@ -276,7 +287,14 @@ def _inheriting(session: SparkSession, do: Callable[[Task], Outcome]) -> Callabl
     from pyspark import inheritable_thread_target
 
     wrapped: Callable[[Task], Outcome] = inheritable_thread_target(session)(do)
-    return wrapped
+
+    def safely(task: Task) -> Outcome:
+        try:
+            return wrapped(task)
+        except Exception as error:  # Spark is gone, before it could be told of the task
+            return failed(task, EngineError(f"Spark could not do it: {_reason(error)}"))
+
+    return safely
 
 
 def _deaths_of_a_spark_job(context: SparkContext) -> int:

@@ -48,6 +48,29 @@ class Todo:
         self._next.appendleft(held)
 
 
+class Stillbirths:
+    """Deaths of workers that have not begun, one after the other.
+
+    Of workers that were started together, and may have died of the same thing, the first counts alone.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        """What a worker that is started now belongs to."""
+        self._in_a_row = 0
+
+    def too_many(self, generation: int) -> bool:
+        """Notes the death of a worker of this generation; whether there is no use in starting others."""
+        if generation == self.generation:
+            self.generation += 1
+            self._in_a_row += 1
+        return self._in_a_row >= MOST_DEATHS
+
+    def begun(self) -> None:
+        """Notes that a worker has begun."""
+        self._in_a_row = 0
+
+
 def attempt(work: Work, task: Task) -> Done | CortxError:
     """Does a task in a worker: what it says of it, or the error to raise where the worker was started."""
     try:
@@ -58,8 +81,9 @@ def attempt(work: Work, task: Task) -> Done | CortxError:
 
 def not_opened(error: Exception) -> CortxError:
     """The error of a worker that cannot load what its job needs."""
-    if isinstance(error, CortxError):
-        return told(type(error)(str(error)), error)
+    reason = out_of_memory(error)
+    if isinstance(reason, CortxError):
+        return told(type(reason)(str(reason)), error)
     return told(EngineError(f"a worker could not begin: {type(error).__name__}: {error}"), error)
 
 

@@ -60,8 +60,9 @@ class Engine(Protocol):
     def run(self, job: Job, tasks: Iterable[Task]) -> Iterator[Done]:
         """Does all tasks, in any order, and yields each as it is finished.
 
-        A task that raises ends the run: what is being done is finished and yielded first. A task whose worker dies is
-        given to another one; at its `MOST_DEATHS`-th death the run ends with `died`.
+        A task that raises ends the run: what is being done is finished and yielded first. So do tasks that cannot be
+        made, or sent. A task whose worker dies is given to another one; at its `MOST_DEATHS`-th death, or later where
+        the engine itself tries more often, the run ends with `died`.
         """
         ...
 
@@ -98,10 +99,10 @@ def failed(task: Task, error: BaseException) -> CortxError:
     return kind(f"{task.name}: {text}")
 
 
-def died(task: Task, how: str) -> EngineError:
+def died(task: Task, how: str, deaths: int = MOST_DEATHS) -> EngineError:
     """The error of a task that no worker survives."""
     return EngineError(
-        f"{task.name}: {MOST_DEATHS} workers died at it, one after the other ({how}); most often a worker needs more "
+        f"{task.name}: {deaths} workers died at it, one after the other ({how}); most often a worker needs more "
         "memory than there is: use fewer workers or smaller batches. What was finished is kept; run again to go on"
     )
 

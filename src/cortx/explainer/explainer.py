@@ -83,6 +83,7 @@ class CoRTX:
         self._fitted: Fitted | None = None
         self._game: Game | None = None
         self._store: LabelStore | None = None
+        self._writes = True
         self._session: tuple[tuple[Any, ...], Session | None] | None = None
         self._seen: tuple[tuple[Any, ...], Seen] | None = None
 
@@ -108,6 +109,7 @@ class CoRTX:
         *,
         budget: int | None = None,
         labels: Any = None,
+        leave_out: Any = None,
         n_labels: int | None = None,
         checkpoint: str | Path | None = None,
         progress: bool | None = None,
@@ -115,7 +117,7 @@ class CoRTX:
         """Learns to explain the game from a table of rows.
 
         Under torchrun all processes make the same call: each computes its share of every batch, and each ends up with
-        the same explainer (one of them saves it). Labels must be there already (`labels`).
+        the same explainer, of which `save` writes one. Labels must be there already (`labels`).
 
         Parameters
         ----------
@@ -131,11 +133,16 @@ class CoRTX:
         labels:
             Instead of a budget: an `Explanation` (it carries its rows), a folder that `cortx.distributed.label` wrote,
             or a pair: indices into X, and their values. All of them train or validate; `calibrate` with others gives
-            bounds (`LabelFolder.split` divides a folder).
+            bounds.
+        leave_out:
+            With `labels`: rows that must teach nothing, wherever they stand in X: a table, or an `Explanation` with its
+            rows. Those that `calibrate` is given later belong here, or bounds are too narrow for fresh rows:
+            ``learn, rest = folder.split()``, ``fit(game, X, labels=learn, leave_out=rest)``, ``calibrate(rest)``.
         n_labels:
             Instead of a budget: label so many random rows, again without bounds.
         checkpoint:
-            A folder in which the fit keeps its progress; after a kill, the same call goes on from there. Training is
+            A folder in which the fit keeps its progress; after a kill, the same call goes on from there, under torchrun
+            in as many processes as before (another number is refused if it changes how the model rounds). Training is
             removed from it when it is done; labels of a budget stay, and a larger budget starts from them.
         progress:
             Bars on stderr; by default only on a terminal.
@@ -154,6 +161,8 @@ class CoRTX:
             raise InputError(f"an explainer of images has the head 'attribution' alone, got {heads}")
         if sum(given is not None for given in (budget, labels, n_labels)) > 1:
             raise InputError("budget=, labels= and n_labels= each say what to learn from; give one of them")
+        if leave_out is not None and labels is None:
+            raise InputError("leave_out= belongs to labels=; a budget keeps its own rows aside")
         with processes(self.device) as together:
             request = Request(
                 recipe=recipe,
@@ -164,9 +173,11 @@ class CoRTX:
                 device=usable_device(together.own_device(self.device)),
                 folder=None if checkpoint is None else Path(checkpoint),
                 show=progress if together.first else False,
+                leave_out=leave_out,
                 together=together,
             )
             self._attach(fit_explainer(game, X, labels, request, lambda: self._open_store(game, request)), game)
+            self._writes = together.first
         return self
 
     def _open_store(self, game: Game, request: Request) -> LabelStore:
@@ -184,13 +195,14 @@ class CoRTX:
         return make_plan(game, game.rows(X), budget, recipe, int(self.seed))
 
     def calibrate(self, rows: Any, *, budget: int | None = None, progress: bool | None = None) -> CoRTX:
-        """Makes the bounds of ``explain(confidence=...)`` from labels that the fit has not seen, and keeps them.
+        """Makes the bounds of ``explain(confidence=...)`` from rows that the fit has not seen, and keeps them.
 
         Parameters
         ----------
         rows:
             An `Explanation` with its rows and standard errors (from `cortx.shapley`), or a table to label here, with
-            the model. Bounds hold for rows like these, so take recent ones: new rows give new bounds.
+            the model. Bounds hold for rows like these, so take recent ones: new rows give new bounds. Rows of the
+            training table count as unseen if the fit was told to `leave_out` them.
         budget:
             Model evaluations for each row of a table; by default what labels of a fit cost.
         """
@@ -567,10 +579,14 @@ class CoRTX:
         return known, self._game.evaluations - spent
 
     def save(self, folder: str | Path) -> Path:
-        """Writes the explainer as a folder: weights, a readable manifest, the model's fingerprint. No pickle."""
+        """Writes the explainer as a folder: weights, a readable manifest, the model's fingerprint. No pickle.
+
+        Of the copies of an explainer that several processes have fitted together, the first process's is written; in
+        the others this does nothing, and does not wait.
+        """
         from cortx.explainer.artifact import save
 
-        return save(self, folder)
+        return save(self, folder) if self._writes else Path(folder)
 
     def to_onnx(
         self, folder: str | Path, *, confidence: float | None = 0.9, int8: bool = False, rows: Any = None

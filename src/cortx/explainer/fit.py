@@ -21,12 +21,15 @@ from cortx.explainer.calibration import Calibration, calibrate
 from cortx.explainer.labels import Labels, given_labels, make_labels
 from cortx.explainer.learn import Learned, learn, trial
 from cortx.explainer.material import (
+    NONE,
+    IntArray,
     Material,
     PlannedLabels,
+    Words,
     cost,
     labels_as_given,
     rough_labels,
-    stream_evaluations,
+    stream_words,
 )
 from cortx.explainer.profile import Profile, profile_of
 from cortx.explainer.store import LabelStore
@@ -87,6 +90,8 @@ class Request:
     device: str
     folder: Path | None
     show: bool | None
+    leave_out: Any = None
+    """Rows, or an `Explanation` with its rows, that must teach nothing."""
     together: Processes = ALONE
 
 
@@ -97,8 +102,9 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     if source is not None:
         X = _part_of(source, game, labels, request)
     rows, asked = game.rows(X), game.evaluations
+    left_out = _left_out(game, request.leave_out)
     if together.several:
-        _check_processes(game, rows, labels, request)
+        _check_processes(game, rows, labels, left_out, request)
     curve: list[dict[str, float]] = []
     if labels is None and request.n_labels is None and game.of_images:
         material, checkpoint = _stream(game, rows, open_store(), request)
@@ -110,7 +116,7 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         key = _key(game, rows, material.outputs, material.train, request, material.validation.values)
         checkpoint = Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
     else:
-        material, checkpoint = _as_told(game, rows, labels, request, source)
+        material, checkpoint = _as_told(game, rows, labels, left_out, request, source)
     learned = learn(
         game, material, request.recipe, request.heads,
         seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show, together=together,
@@ -180,7 +186,7 @@ def _columns(game: Game) -> tuple[str, ...] | None:
     return schema.names if isinstance(schema, Schema) and schema.frame != "numpy" else None
 
 
-def _check_processes(game: Game, rows: Rows, labels: Any, request: Request) -> None:
+def _check_processes(game: Game, rows: Rows, labels: Any, left_out: Words, request: Request) -> None:
     """What several processes cannot do together, said before any of them asks the model."""
     together, recipe = request.together, request.recipe
     if game.of_images:
@@ -196,8 +202,9 @@ def _check_processes(game: Game, rows: Rows, labels: Any, request: Request) -> N
             f"{together.world} processes cannot share batches and tables of {least} rows; start fewer processes"
         )
     together.same(
-        _key(game, rows, None, None, request),
-        "the processes were given different tables, references, recipes or seeds; all must make the same call",
+        _key(game, rows, None, None, request, left_out=left_out),
+        "the processes were given different tables, references, recipes, seeds or rows to leave out; all must make the "
+        "same call",
     )
 
 
@@ -310,36 +317,33 @@ def _point(labels: int, evaluations: int, l2: float) -> dict[str, float]:
 
 
 def _as_told(
-    game: Game, rows: Rows, labels: Any, request: Request, source: RowStream | None
+    game: Game, rows: Rows, labels: Any, left_out: Words, request: Request, source: RowStream | None
 ) -> tuple[Material, Checkpoint]:
     """Labels that the caller gives, or so many of our own."""
     recipe, seed, show, together = request.recipe, request.seed, request.show, request.together
     started, spent = perf_counter(), game.evaluations
-    if together.several and "base_values" not in game.__dict__:  # asked for once, not by each process
+    if together.several:  # asked for once, not by each process
         game.base_values = together.numbers_of_first(lambda: game.base_values)
-    outputs = _shared_outputs(game, rows, together)
-    _ = game.base_values  # asked for once, and counted here
+    teach = np.flatnonzero(~np.isin(rows.words, left_out))
+    outputs = np.full((len(rows), game.n_outputs), np.nan)  # of those that teach nothing nobody needs them
+    outputs[teach] = _shared_outputs(game, rows, teach, together)
     if together.several and isinstance(labels, Explanation) and labels.outputs is None and labels.data is not None:
-        of_labels = _shared_outputs(game, game.rows(labels.data), together)
+        of_labels = _shared_outputs(game, game.rows(labels.data), np.arange(len(labels)), together)
         labels = replace(labels, outputs=of_labels.reshape(labels.base_values.shape))
     given = None if labels is None else given_labels(labels, game, rows, outputs)
-    asked = cost(together.total(game.evaluations - spent), perf_counter() - started, rows=len(rows))
-    key = _key(game, rows, outputs, given, request, source=source)
+    asked = cost(together.total(game.evaluations - spent), perf_counter() - started, rows=len(teach))
+    key = _key(game, rows, outputs, given, request, source=source, left_out=left_out)
     together.same(key, "the processes were given different labels; all must make the same call")
     checkpoint = Checkpoint(request.folder, key)
     checkpoint.writes = together.first
     if given is None:
         assert request.n_labels is not None
         given = make_labels(game, rows, request.n_labels, seed=seed, checkpoint=checkpoint, show=show)
-    material = labels_as_given(game, rows, outputs, given, recipe, seed)
+    least = max(2, together.world)
+    material = labels_as_given(game, rows, outputs, given, recipe, seed, left_out=left_out, least=least)
     material.costs, material.source = {"outputs": asked, **material.costs}, source
     if source is not None and together.first:
-        logger.info(
-            "pre-training reads %s rows of a table of %s, and asks for %s model evaluations at most",
-            f"{recipe.pretrain.steps * min(recipe.pretrain.batch_size, source.n_rows):,}",
-            f"{source.n_rows:,}",
-            f"{stream_evaluations(game, source.n_rows, recipe):,}",
-        )
+        logger.info(stream_words(game, source.n_rows, recipe))
     if recipe.pretrain.rough_pairs and recipe.pretrain.steps and source is None:
         some = take_rows(rows.data, material.pretraining)
         material.rough = rough_labels(game, some, recipe.pretrain.rough_pairs, seed, checkpoint, show, together)
@@ -347,12 +351,24 @@ def _as_told(
     return material, checkpoint
 
 
-def _shared_outputs(game: Game, rows: Rows, together: Processes) -> Array:
-    """f(x), (rows, outputs); each process asks the model about its share."""
-    if not together.several:
-        return game.full_values(rows)
-    own = game.full_values(rows.take(np.arange(len(rows))[together.share(len(rows))]))
-    gathered: Array = together.gather_array(own, len(rows))
+def _left_out(game: Game, rows: Any) -> Words:
+    """The words of the rows that must teach nothing."""
+    if rows is None:
+        return NONE
+    if isinstance(rows, Explanation):
+        rows = rows.data
+        if rows is None:
+            raise InputError("leave_out= is an Explanation without its rows; give the rows themselves")
+    return game.rows(rows).words
+
+
+def _shared_outputs(game: Game, rows: Rows, index: IntArray, together: Processes) -> Array:
+    """f(x) of some rows, (index, outputs), `index` ascending; each process asks about its share, which may be none."""
+    share = index[together.share(len(index))]
+    own = np.zeros((0, game.n_outputs))
+    if len(share):
+        own = game.full_values(rows if len(share) == len(rows) else rows.take(share))
+    gathered: Array = together.gather_array(own, len(index))
     return gathered
 
 
@@ -364,6 +380,7 @@ def _key(
     request: Request,
     validation: Array | None = None,
     source: RowStream | None = None,
+    left_out: Words = NONE,
 ) -> str:
     """A hash of everything a fit depends on, the model through its outputs; a checkpoint is used only for the same."""
     settings = [request.recipe.to_json(), request.heads, request.n_labels, request.seed, game.players.names]
@@ -376,6 +393,8 @@ def _key(
         parts.update(source.identity.encode())
     if validation is not None:
         arrays.append(validation)
+    if len(left_out):
+        arrays.append(np.sort(left_out))
     if labels is not None:
         arrays += [labels.values, labels.outputs, game.rows(labels.data).words]
         if labels.views is not None:

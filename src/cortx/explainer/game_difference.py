@@ -35,6 +35,15 @@ def name_difference(kept: Sequence[str], now: Sequence[str]) -> str | None:
     return f"the columns: they are now {' and '.join(parts)}"
 
 
+def frame_difference(kept: GameSpec, frame: str | None, allowed: Sequence[str]) -> str | None:
+    """The same for the kind of table a model is given that takes the `allowed` ones; None asks for none."""
+    assert isinstance(kept.schema, Schema)
+    was = kept.frame or (kept.schema.frame if kept.schema.frame in allowed else allowed[0])
+    if frame is None or frame == was:
+        return None
+    return f"the kind of table the model is given: it was {was!r}, now {frame!r}"
+
+
 def _columns(kept: Schema, now: Schema) -> str | None:
     if (names := name_difference(kept.names, now.names)) is not None:
         return names

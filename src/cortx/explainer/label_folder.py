@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ import numpy.typing as npt
 from cortx.errors import ArtifactError, FingerprintError, InputError, StorageError
 from cortx.estimators.shapley import views_in_memory
 from cortx.explainer.fingerprint import difference
-from cortx.explainer.game_difference import game_difference, name_difference
+from cortx.explainer.game_difference import frame_difference, game_difference, name_difference
 from cortx.explainer.game_json import game_arrays, game_facts, game_spec
 from cortx.explainer.label_part import COLUMNS, LabelPart, arrow
-from cortx.explainer.store import merged
+from cortx.explainer.store import in_order_of_rows, merged
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, GameSpec
 from cortx.seeding import mix, stream_seed
@@ -48,10 +49,11 @@ SECONDS_UNFINISHED = 3_600
 
 @dataclass(frozen=True, eq=False)
 class Spent:
-    """What was paid for each labelled row: rounds, evaluations in all, and those of its dearest round, (rows,) each."""
+    """What was paid for each labelled row: evaluations in all, and those of its dearest round, (rows,) each."""
 
     words: Words
     rounds: IntArray
+    """The number of the next round: one behind the last, also where the file of an earlier one was deleted."""
     evaluations: IntArray
     dearest: IntArray
 
@@ -75,6 +77,37 @@ class Spent:
     @property
     def _counts(self) -> tuple[IntArray, IntArray, IntArray]:
         return self.rounds, self.evaluations, self.dearest
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Files of labels, how many each has, and what identifies these, (labels,) each."""
+
+    paths: tuple[Path, ...]
+    lengths: tuple[int, ...]
+    words: Words
+    rounds: IntArray
+    evaluations: IntArray
+
+    @cached_property
+    def kept(self) -> IntArray:
+        """Places of the labels that count: one a row and round, in their order."""
+        return _once(self.words, self.rounds, self.evaluations)
+
+    @property
+    def most_rounds(self) -> int:
+        """Labels that count, of the row that has most."""
+        return int(np.unique(self.words[self.kept], return_counts=True)[1].max(initial=0))
+
+    def spent(self) -> Spent:
+        """What was paid for each row."""
+        unique, place = np.unique(self.words[self.kept], return_inverse=True)
+        cost = self.evaluations[self.kept]
+        rounds, total, dearest = (np.zeros(len(unique), dtype=np.int64) for _ in range(3))
+        np.maximum.at(rounds, place, self.rounds[self.kept] + 1)
+        np.add.at(total, place, cost)
+        np.maximum.at(dearest, place, cost)
+        return Spent(unique, rounds, total, dearest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +199,10 @@ class LabelFolder:
         seeds = None if seed == self.seed else f"the seed: it was {self.seed}, now {seed}"
         self._refuse(seeds or name_difference(self.schema.names, columns))
 
+    def check_frame(self, frame: str | None, game: Game) -> None:
+        """The same for the kind of table that was asked for, None: as before; `game` has the model."""
+        self._refuse(frame_difference(self.spec, frame, game.model.frames))
+
     def check(self, game: Game) -> None:
         """Raises `ArtifactError` with the reason if labels of this game do not belong here."""
         differs: str | None = "the game: it is now one of images"
@@ -248,31 +285,27 @@ class LabelFolder:
 
     def spent(self) -> Spent:
         """What was paid for each labelled row."""
-        words, rounds, evaluations = _joined([self._columns(path, KEYS)[0] for path in self.parts()])
-        kept = _once(words, rounds, evaluations)
-        unique, place = np.unique(words[kept], return_inverse=True)
-        cost = evaluations[kept]
-        total, dearest = np.zeros(len(unique), dtype=np.int64), np.zeros(len(unique), dtype=np.int64)
-        np.add.at(total, place, cost)
-        np.maximum.at(dearest, place, cost)
-        return Spent(unique, np.bincount(place, minlength=len(unique)).astype(np.int64), total, dearest)
+        return self._found().spent()
 
     def read(self) -> Explanation:
         """All labels: rounds merged, rows in the order in which they are chosen, with the views that came free."""
-        spent = self.spent()
+        return self._read(self._found())
+
+    def _read(self, found: _Found) -> Explanation:
+        spent = found.spent()
         if len(spent) == 0:
             raise InputError(f"there are no labels in {self.path} yet; make some with cortx label")
         order = np.argsort(priorities(spent.words, self.seed))
         place_of = np.empty(len(order), dtype=np.int64)
         place_of[order] = np.arange(len(order))
         n, n_players, n_outputs = len(spent), len(self.spec.players), len(self.spec.base_values)
-        n_rounds = int(spent.rounds.max())
+        n_rounds = found.most_rounds
         values = np.zeros((n_rounds, n, n_players, n_outputs))
         errors, costs = np.zeros_like(values), np.zeros((n_rounds, n))
         outputs, next_round = np.zeros((n, n_outputs)), np.zeros(n, dtype=np.int64)
         exact = np.zeros(n, dtype=bool)
         tables, positions, views, seconds = [], [], [], 0.0
-        for part, fresh in self._read_parts(views_in_memory(n_players, n_outputs, n)):
+        for part, fresh in self._read_parts(found, views_in_memory(n_players, n_outputs, n)):
             place = place_of[np.searchsorted(spent.words, part.words[fresh])]
             at = next_round[place], place
             values[at], errors[at], costs[at] = part.values[fresh], part.errors[fresh], part.evaluations[fresh]
@@ -305,7 +338,7 @@ class LabelFolder:
             row_evaluations=evaluations,
             seconds=seconds,
             method="+".join(sorted({"exact" if one else "kernel" for one in np.unique(exact)})),
-            views=_in_order(views),
+            views=in_order_of_rows(views),
         )
 
     def split(self, calibration_share: float = CALIBRATION_SHARE) -> tuple[Explanation, Explanation]:
@@ -315,23 +348,27 @@ class LabelFolder:
         """
         if not 0 < calibration_share < 1:
             raise InputError(f"calibration_share must lie between 0 and 1, got {calibration_share}")
-        labels = self.read()
-        words = np.sort(priorities(self.spent().words, self.seed))  # one for each label, in their order
+        found = self._found()
+        labels = self._read(found)
+        words = np.sort(priorities(found.spent().words, self.seed))  # one for each label, in their order
         drawn = mix(words ^ np.uint64(stream_seed(self.seed, "calibration")))
         calibrates = drawn < np.uint64(int(calibration_share * 2**64))
         return _of_rows(labels, ~calibrates, self.base_evaluations), _of_rows(labels, calibrates, 0)
 
-    def _read_parts(self, most_views: int) -> Iterator[tuple[LabelPart, npt.NDArray[np.bool_]]]:
-        """Every part in the order of rounds, with a flag for each label that counts: one a row and round."""
+    def _found(self) -> _Found:
+        """The files that are there now: others may be added while they are read."""
         paths = self.parts()
         keys = [self._columns(path, KEYS)[0] for path in paths]
-        words, rounds, evaluations = _joined(keys)
-        counts = np.zeros(len(words), dtype=bool)
-        counts[_once(words, rounds, evaluations)] = True
+        return _Found(tuple(paths), tuple(map(len, keys)), *_joined(keys))
+
+    def _read_parts(self, found: _Found, most_views: int) -> Iterator[tuple[LabelPart, npt.NDArray[np.bool_]]]:
+        """Every part in the order of rounds, with a flag for each label that counts: one a row and round."""
+        counts = np.zeros(len(found.words), dtype=bool)
+        counts[found.kept] = True
         start = 0
-        for path, key in zip(paths, keys, strict=True):
-            here = counts[start : start + len(key)]
-            start += len(key)
+        for path, length in zip(found.paths, found.lengths, strict=True):
+            here = counts[start : start + length]
+            start += length
             if here.any():
                 table, facts = self._columns(path, None)
                 yield LabelPart.from_arrow(table, len(self.spec.players), float(facts["seconds"]), most_views), here
@@ -370,9 +407,23 @@ def priorities(words: Words, seed: int) -> Words:
 def as_given(rows: Any, schema: Schema) -> Any:
     """Rows of an Arrow table in a kind that a game of this schema reads: an array has no names to match."""
     if schema.frame != "numpy":
-        return rows
+        return with_categories(rows, schema)
     matrix = np.stack([column.to_numpy() for column in rows.columns], axis=1)
     return matrix.astype(schema.columns[0].dtype) if matrix.dtype.kind != "f" else matrix
+
+
+def with_categories(rows: Any, schema: Schema) -> Any:
+    """An Arrow table whose columns are dictionaries where the schema has categories and they are numbers or booleans.
+
+    Frames may keep such values as categories or as objects, which Arrow does not.
+    """
+    types = arrow().types
+    coded = {column.name for column in schema.columns if column.coded}
+    for j, field in enumerate(rows.schema):
+        number = types.is_boolean(field.type) or types.is_integer(field.type) or types.is_floating(field.type)
+        if number and field.name in coded:
+            rows = rows.set_column(j, field.name, rows.column(j).dictionary_encode())
+    return rows
 
 
 def _like(game: Game, frame: Any, matrix: Array) -> Any:
@@ -398,15 +449,6 @@ def _once(words: Words, rounds: IntArray, evaluations: IntArray) -> IntArray:
     new = np.ones(len(order), dtype=bool)
     new[1:] = (words[order][1:] != words[order][:-1]) | (rounds[order][1:] != rounds[order][:-1])
     return np.sort(order[new])
-
-
-def _in_order(views: list[Views]) -> Views | None:
-    """In the order of rows, however they were divided into files: training draws from it."""
-    if not views:
-        return None
-    joined = Views.concatenate(views)
-    order = np.argsort(joined.rows, kind="stable")
-    return Views(joined.rows[order], joined.kept[order], joined.values[order], joined.outputs[order])
 
 
 def _of_rows(labels: Explanation, chosen: npt.NDArray[np.bool_], base_evaluations: int) -> Explanation:

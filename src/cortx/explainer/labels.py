@@ -182,7 +182,17 @@ def make_labels(game: Game, rows: Rows, count: int, *, seed: int, checkpoint: Ch
 
 def label_budget(game: Game) -> int:
     """Evaluations for one precise label, unless somebody says otherwise."""
-    return max(LABEL_BUDGET, game.evaluations_per_value * (4 * game.n_players + 2))
+    return precise_budget(game.n_players, game.evaluations_per_value)
+
+
+def precise_budget(n_players: int, copies: int) -> int:
+    """The same for so many players, where a value v(S) costs `copies` evaluations."""
+    return max(LABEL_BUDGET, int(copies * least_values(n_players)))
+
+
+def least_values(n_players: int | npt.NDArray[np.int64]) -> Any:
+    """Values v(S) of a label, v(all) included: with fewer its standard errors are not worth having."""
+    return 6 * n_players + 6
 
 
 def _joined_views(parts: list[Explanation]) -> Views | None:

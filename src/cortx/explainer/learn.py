@@ -190,8 +190,9 @@ def _feed(
         return TableFeed(network, game, rows, material.outputs, rough, config, seed, together)
     assert isinstance(schema, Schema)
     budget = game.evaluations_per_value * walk_values(game, config.rough_pairs) if config.rough_pairs else 0
-    validating = game.rows(material.validation.data).words
-    return StreamFeed(network, game, material.source, schema, validating, budget, config, seed, together)
+    assert material.silent is not None
+    spare = material.rows.take(material.pretraining)
+    return StreamFeed(network, game, material.source, schema, material.silent, spare, budget, config, seed, together)
 
 
 def _totals(network: ExplainerNetwork, game: Game, material: Material) -> torch.Tensor:

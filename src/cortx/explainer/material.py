@@ -26,6 +26,8 @@ from cortx.training.row_stream import RowStream
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+NONE: Words = np.zeros(0, dtype=np.uint64)
 logger = logging.getLogger("cortx")
 
 
@@ -45,6 +47,8 @@ class Material:
     calibration: Labels | None = None
     kept_aside: IntArray | None = None
     """Positions of the calibration rows: nothing may be learned from them, not even the scale of a column."""
+    silent: Words | None = None
+    """Of a table that is only partly in memory: the words of all rows that must teach nothing."""
     noisy: bool = False
     """Whether the training labels are sampled, right on average only."""
     stream: Stream | None = None
@@ -58,28 +62,51 @@ def cost(evaluations: int, seconds: float, **facts: Any) -> dict[str, Any]:
     return {"evaluations": int(evaluations), "seconds": round(seconds, 3), **facts}
 
 
-def labels_as_given(game: Game, rows: Rows, outputs: Array, given: Labels, recipe: Recipe, seed: int) -> Material:
-    """Labels that came or were made by count: a random part validates, and every row may pre-train."""
+def labels_as_given(
+    game: Game,
+    rows: Rows,
+    outputs: Array,
+    given: Labels,
+    recipe: Recipe,
+    seed: int,
+    *,
+    left_out: Words = NONE,
+    least: int = 2,
+) -> Material:
+    """Labels that came or were made by count: a random part validates, and every other row may pre-train.
+
+    `left_out` are the words of rows that must teach nothing; `least` rows to pre-train on must remain.
+    """
     order = numpy_generator(seed, "validation split").permutation(len(given))
     # A handful of rows chooses nothing: at least ten, but never more than a third.
     n_validation = max(round(recipe.validation_share * len(given)), min(10, len(given) // 3))
     validation = given.take(order[:n_validation])
     validating = game.rows(validation.data).words
-    some = _pretraining_rows(game, rows, validating, recipe.pretrain.most_rows, seed)
+    taught = np.isin(game.rows(given.data).words, left_out)
+    if taught.any():
+        raise InputError(
+            f"{taught.sum():,} of the {len(given):,} labels are of rows that leave_out= keeps from teaching; take them "
+            "out of one of the two"
+        )
+    silent = np.concatenate([validating, left_out])
+    some = _pretraining_rows(game, rows, silent, recipe.pretrain.most_rows, seed, least)
     costs = {"labels": cost(given.evaluations, given.seconds, rows=len(given), source=given.source)}
-    return Material(rows, given.take(order[n_validation:]), validation, some, outputs[some], costs=costs)
+    material = Material(rows, given.take(order[n_validation:]), validation, some, outputs[some], costs=costs)
+    material.silent = silent
+    if len(left_out):
+        material.kept_aside = np.flatnonzero(np.isin(rows.words, left_out))
+    return material
 
 
-def _pretraining_rows(
-    game: Game, rows: Rows, validation_words: npt.NDArray[np.uint64], most: int, seed: int
-) -> IntArray:
-    """The rows to pre-train on: a random part of a large table, and never a row that validates."""
+def _pretraining_rows(game: Game, rows: Rows, silent: Words, most: int, seed: int, least: int) -> IntArray:
+    """The rows to pre-train on: a random part of a large table, and never a row that validates or is left out."""
     if game.evaluations_per_value > 1:  # every value costs the whole background, so fewer rows are asked
         most = min(most, max(500, most // game.evaluations_per_value))
-    allowed = np.flatnonzero(~np.isin(rows.words, validation_words))
-    if len(allowed) < 2:
+    allowed = np.flatnonzero(~np.isin(rows.words, silent))
+    if len(allowed) < least:
         raise InputError(
-            f"the table has {len(rows)} rows, too few beside the {len(validation_words)} that validate; give more"
+            f"the table has {len(rows)} rows; {len(allowed)} of them remain beside the {len(silent)} that validate or "
+            f"are left out, and it takes at least {least}; give more"
         )
     if len(allowed) <= most:
         return allowed
@@ -107,6 +134,15 @@ def rough_labels(
     else:
         labels = unpack_labels(*kept, game=game, data=data)
     return Labels.of(labels, game)
+
+
+def stream_words(game: Game, n_rows: int, recipe: Recipe) -> str:
+    """What pre-training on a stream of rows will read and ask for, in words."""
+    read = recipe.pretrain.steps * min(recipe.pretrain.batch_size, n_rows)
+    return (
+        f"pre-training reads {read:,} rows of a table of {n_rows:,}, and asks for "
+        f"{stream_evaluations(game, n_rows, recipe):,} model evaluations at most"
+    )
 
 
 def stream_evaluations(game: Game, n_rows: int, recipe: Recipe) -> int:

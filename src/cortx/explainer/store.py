@@ -197,12 +197,12 @@ class LabelStore:
             evaluations=round(evaluations),
             seconds=seconds,
             source="+".join(sorted({part.labels.method for part in self._parts[name]})),
-            views=_in_order_of_rows(views),
+            views=in_order_of_rows(views),
             errors=errors,
         )
 
 
-def _in_order_of_rows(parts: list[Views]) -> Views | None:
+def in_order_of_rows(parts: list[Views]) -> Views | None:
     """The same order however the labels were divided into parts: training draws from it."""
     if not parts:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +16,7 @@ from cortx.interfaces.explain_folder import explain_folder
 from cortx.interfaces.export import export
 from cortx.interfaces.files import TABLE_ENDINGS, read_file, replace_whole, write_file
 from cortx.interfaces.label import EngineName, label
-from cortx.interfaces.options import log_to_stderr, read_groups, read_target
+from cortx.interfaces.options import Frame, OutputName, log_to_stderr, read_groups, read_target
 from cortx.interfaces.server.command import serve
 from cortx.interfaces.show import show_evaluation, show_fit
 from cortx.named import load_model
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from cortx.explanation import Explanation
     from cortx.games.game import Game
 
-OutputName = Literal["auto", "probability", "log-odds", "raw"]
 RecipeChoice = Literal["default", "quick", "paper"]
 Unseen = Literal["error", "ignore"]
-Frame = Literal["numpy", "pandas", "polars", "pyarrow"]
 Direction = Literal["up", "down", "both"]
 
 app = typer.Typer(
@@ -162,6 +161,16 @@ def fit(
             show_default=False,
         ),
     ] = None,
+    calibration_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of --labels-from that teaches nothing and calibrates the bounds of explain --confidence; 0 for "
+            "none.",
+            min=0.0,
+            max=1.0,
+            show_default="0.15",
+        ),
+    ] = None,
 ) -> None:
     """Fit an explainer for a model, and save it as a folder.
 
@@ -179,8 +188,11 @@ def fit(
     # What is cheap to check comes first: torch is imported only then.
     if budget is not None and labels is not None:
         raise InputError("--budget and --labels both say what to learn from; use one of them")
+    if calibration_share is not None and labels_from is None:
+        raise InputError("--calibration-share is a share of given labels; give --labels-from too")
     _check_endings((plot, (".png",)))
-    log_to_stderr()
+    if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks for all
+        log_to_stderr()
     _check_target_folder(out)
     chosen = tuple(part.strip() for part in heads.split(","))
     if labels_from is not None:
@@ -195,7 +207,7 @@ def fit(
 
         fit_folder(
             model, table, out, labels=labels_from, recipe=recipe, heads=chosen, unseen=unseen, seed=seed,
-            checkpoint=checkpoint,
+            checkpoint=checkpoint, calibration_share=calibration_share,
         )  # fmt: skip
         return
     if table.is_dir():
@@ -322,8 +334,11 @@ def explain(
     cortx explain credit.cortx warehouse/ --outputs score --out explained/ --engine ray --address auto
     """
     if engine is not None or "://" in table or Path(table).is_dir():
-        for option, value in (("--plot", plot), ("--tolerance", tolerance), ("--reasons", reasons)):
-            if value is not None:
+        for option, value in (
+            ("--plot", plot), ("--tolerance", tolerance), ("--refine-budget", refine_budget), ("--reasons", reasons),
+            ("--exclude", exclude), ("--direction", direction), ("--output", output),
+        ):  # fmt: skip
+            if value not in (None, []):
                 raise InputError(f"{option} is for a single file; leave it out, or explain a file without --engine")
         explain_folder(
             explainer, table, out, model=model, outputs=outputs, confidence=confidence, top=top, engine=engine,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from cortx.errors import InputError
 from cortx.interfaces.show import show_fit
@@ -24,37 +27,43 @@ def fit_folder(
     unseen: Any = "error",
     seed: int = 0,
     checkpoint: str | Path | None = None,
-    calibration_share: float = 0.15,
+    calibration_share: float | None = None,
     device: str = "cpu",
     progress: bool | None = None,
     buffer_rows: int | None = None,
 ) -> CoRTX:
     """Fits an explainer to the Parquet files of a folder, calibrates its bounds and saves it.
 
-    What is explained (reference, output, class, groups) is what the labels are of. A share of the labels, decided by
-    their rows, teaches nothing and makes the bounds; with `calibration_share` 0 all of them teach, and there are none.
-    Under torchrun all processes train together, and the first one saves and reports.
+    What is explained (reference, output, class, groups) is what the labels are of. A share of the labels (15%),
+    decided by their rows, makes the bounds, and these rows teach nothing, wherever they stand in the folder; with
+    `calibration_share` 0 all labels teach, and there are no bounds. On a terminal it says what pre-training may cost
+    before it is paid. Under torchrun all processes train together, and the first one saves and reports.
     """
     from cortx.distributed.parquet_rows import BUFFER_ROWS, ParquetRows
     from cortx.explainer.explainer import CoRTX
-    from cortx.explainer.label_folder import LabelFolder
+    from cortx.explainer.label_folder import CALIBRATION_SHARE, LabelFolder
     from cortx.explainer.labels import LEAST_LABELS
+    from cortx.explainer.material import stream_words
     from cortx.training.parallel import processes
 
-    if not 0 <= calibration_share < 1:
-        raise InputError(f"the share of labels for calibration must lie between 0 and 1, got {calibration_share}")
+    share = CALIBRATION_SHARE if calibration_share is None else calibration_share
+    if not 0 <= share < 1:
+        raise InputError(f"the share of labels for calibration must lie between 0 and 1, got {share}")
     rows = ParquetRows(folder, buffer_rows=buffer_rows or BUFFER_ROWS)
     opened = LabelFolder.open(labels)
     game = opened.game(load_model(model) if isinstance(model, str) else model)
-    learned, kept_aside = opened.split(calibration_share) if calibration_share else (opened.read(), None)
+    learned, kept_aside = opened.split(share) if share else (opened.read(), None)
     if kept_aside is not None and len(kept_aside) < LEAST_LABELS:
         raise InputError(
             f"{len(kept_aside)} of the {len(learned) + len(kept_aside):,} labels in {labels} fall to calibration; it "
-            f"takes at least {LEAST_LABELS}; label more rows (`cortx label`), or fit without bounds: a share of 0"
+            f"takes at least {LEAST_LABELS}; label more rows (`cortx label`), raise --calibration-share, or fit "
+            "without bounds (--calibration-share 0)"
         )
     explainer = CoRTX(recipe, heads=heads, unseen=unseen, seed=seed, device=device)
     with processes(device) as together:
-        explainer.fit(game, rows, labels=learned, checkpoint=checkpoint, progress=progress)
+        if together.first and sys.stderr.isatty():  # elsewhere the log has it
+            typer.echo(stream_words(game, len(rows), explainer.resolved_recipe()), err=True)
+        explainer.fit(game, rows, labels=learned, leave_out=kept_aside, checkpoint=checkpoint, progress=progress)
         if together.first:
             if kept_aside is not None:
                 explainer.calibrate(kept_aside)

@@ -10,10 +10,8 @@ import typer
 
 from cortx.errors import InputError
 from cortx.interfaces.files import read_file
-from cortx.interfaces.options import log_to_stderr, read_groups, read_target
+from cortx.interfaces.options import Frame, OutputName, log_to_stderr, read_groups, read_target
 
-OutputName = Literal["auto", "probability", "log-odds", "raw"]
-Frame = Literal["numpy", "pandas", "polars", "pyarrow"]
 EngineName = Literal["local", "ray", "spark"]
 
 

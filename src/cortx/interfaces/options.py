@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 from cortx.errors import InputError
+
+OutputName = Literal["auto", "probability", "log-odds", "raw"]
+Frame = Literal["numpy", "pandas", "polars", "pyarrow"]
 
 
 def read_target(text: str | None) -> int | str | None:

@@ -64,7 +64,7 @@ def show_fit(explainer: CoRTX, out: Path, rows: Any, n_rows: int | None = None) 
 def _calibration_words(explainer: CoRTX, rows: Any) -> str:
     calibration = explainer.fitted.calibration
     if calibration is None:
-        return "Not calibrated: explain --confidence needs a fit with --budget."
+        return "Not calibrated: explain --confidence needs a fit with --budget, or a --calibration-share above 0."
     import numpy as np
 
     from cortx.explainer.evaluation import usual_bound

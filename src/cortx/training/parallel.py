@@ -110,16 +110,25 @@ class Processes:
 
     def same(self, text: str, otherwise: str) -> None:
         """Raises `otherwise` in every process unless all of them have the same text."""
+        if not self._alike(text):
+            raise InputError(f"process {self.rank} of {self.world}: {otherwise}")
+
+    def _alike(self, text: str) -> bool:
+        """Whether all processes have the same text."""
         if not self.several:
-            return
+            return True
         word = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
         ends = torch.tensor([word, -word])
         distributed.all_reduce(ends, op=distributed.ReduceOp.MAX)
-        if ends[0] != -ends[1]:
-            raise InputError(f"process {self.rank} of {self.world}: {otherwise}")
+        return bool(ends[0] == -ends[1])
 
     def own_device(self, device: str) -> str:
         """Where this process trains: with several on a machine, each on its own GPU."""
+        crowded = self._alike(device) and int(os.environ.get("LOCAL_WORLD_SIZE", self.world)) > 1
+        if crowded and device.startswith("cuda:"):
+            raise InputError(
+                f"{self.world} processes cannot all train on {device}; device='cuda' gives each its own GPU"
+            )
         return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if self.several and device == "cuda" else device
 
 

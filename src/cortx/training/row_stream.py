@@ -11,7 +11,7 @@ import torch
 
 from cortx.estimators.shapley import shapley
 from cortx.games import Game, Rows
-from cortx.seeding import stream_seed, torch_generator
+from cortx.seeding import numpy_generator, stream_seed, torch_generator
 from cortx.tables import Schema, read_table
 from cortx.training.finetune import LabelSet
 from cortx.training.network import ExplainerNetwork
@@ -48,8 +48,9 @@ class RowStream(Protocol):
 class StreamFeed:
     """Batches of a `RowStream`. Each process reads them all, and asks the model about its own share.
 
-    `schema` is what the network knows of the columns, `validating` the words of rows that must teach nothing, and
-    `rough_budget` what a rough label of a row may cost; 0 leaves rough labels out. Later passes draw anew.
+    `schema` is what the network knows of the columns, `silent` the words of rows that must teach nothing, `spare` rows
+    that may stand in where a batch holds hardly any others, and `rough_budget` what a rough label of a row may cost; 0
+    leaves rough labels out. Later passes draw anew.
     """
 
     even = False
@@ -60,14 +61,15 @@ class StreamFeed:
         game: Game,
         stream: RowStream,
         schema: Schema,
-        validating: npt.NDArray[np.uint64],
+        silent: npt.NDArray[np.uint64],
+        spare: Rows,
         rough_budget: int,
         config: PretrainConfig,
         seed: int,
         together: Processes = ALONE,
     ) -> None:
         self.network, self.game, self.stream, self.schema = network, game, stream, schema
-        self.validating, self.rough_budget = validating, rough_budget
+        self.silent, self.spare, self.rough_budget = silent, spare, rough_budget
         self.config, self.seed, self.together = config, seed, together
         self.labelled = rough_budget > 0
         self._batches: Iterator[tuple[int, Any]] | None = None
@@ -78,7 +80,7 @@ class StreamFeed:
             size = min(self.config.batch_size, self.stream.n_rows)
             self._batches = self.stream.shuffled(size, self.seed, self.schema.names, start=step)
         pass_, frame = next(self._batches)
-        rows = self._learners(self.game.rows(read_table(frame, schema=self.schema)))
+        rows = self._learners(self.game.rows(read_table(frame, schema=self.schema)), step)
         share = self.together.share(len(rows))
         pick = torch.randint(
             len(self.game.absent), (len(rows),), generator=torch_generator(self.seed, "background", step)
@@ -89,11 +91,14 @@ class StreamFeed:
         kept = positives_of(self.game, own, outputs, self.config, seed=self.seed, round_=pass_)
         return Batch(len(rows), matrix, masked_copies(self.game, matrix, kept, pick[share]), labels)
 
-    def _learners(self, rows: Rows) -> Rows:
-        """Rows whose content does not validate; where nearly all does, all of them."""
-        index = np.flatnonzero(~np.isin(rows.words, self.validating))
-        enough = max(2, self.together.world)
-        return rows if len(index) in (len(rows), *range(enough)) else rows.take(index)
+    def _learners(self, rows: Rows, step: int) -> Rows:
+        """The rows that may teach; where there are too few of them for all processes, spare ones."""
+        index = np.flatnonzero(~np.isin(rows.words, self.silent))
+        if len(index) == len(rows):
+            return rows
+        if len(index) >= max(2, self.together.world):
+            return rows.take(index)
+        return self.spare.take(numpy_generator(self.seed, "spare rows", step).permutation(len(self.spare))[: len(rows)])
 
     def _ask(self, rows: Rows, matrix: torch.Tensor, pass_: int) -> tuple[npt.NDArray[np.float64], LabelSet | None]:
         """f(x), (rows, outputs), and rough labels."""
