@@ -117,17 +117,16 @@ class DataFrameSource:
         """Record batches that hold, among others, the `count` different rows that come first by priority.
 
         Priorities are spread evenly: executors send the rows below a bound that about twice as many rows meet. Where
-        too few of those differ, the bound is raised.
+        too few of those differ, all rows are streamed through the driver, which holds a partition or two.
         """
-        share = min(1.0, (2 * count + LEAST_SENT) / max(1, self.n_rows))
-        plain = self.plain(columns)
-        while True:
-            few = FewRows(min(int(share * 2.0**64), 2**64 - 1), seed, tuple(columns))
+        share = (2 * count + LEAST_SENT) / max(1, self.n_rows)
+        if share < 1:
+            plain, few = self.plain(columns), FewRows(int(share * 2.0**64), seed, tuple(columns))
             table = plain.mapInArrow(few.of, plain.schema).toArrow().rename_columns(list(columns))
-            if share == 1.0 or len(np.unique(few.priorities(table))) >= count:
+            if len(np.unique(few.priorities(table))) >= count:
                 yield from table.to_batches()
                 return
-            share = min(1.0, 8 * share)
+        yield from self.batches(columns)
 
 
 LEAST_SENT = 1_000

@@ -176,7 +176,7 @@ def test_bad_labels(game: cortx.Game, table: np.ndarray, labels: object, message
 
 
 def test_a_text_is_the_folder_of_labels(game: cortx.Game, table: np.ndarray) -> None:
-    with pytest.raises(ArtifactError, match="no folder of labels at .*wrong"):
+    with pytest.raises(ArtifactError, match=r"no folder of labels at .*wrong"):
         cortx.CoRTX(make_tiny_recipe()).fit(game, table, labels="wrong")
 
 

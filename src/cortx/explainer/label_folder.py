@@ -342,7 +342,7 @@ class LabelFolder:
         )
 
     def split(self, calibration_share: float = CALIBRATION_SHARE) -> tuple[Explanation, Explanation]:
-        """Labels to learn from, and others for `CoRTX.calibrate`: fit on the first, calibrate on the second.
+        """Labels to learn from, and others for `CoRTX.calibrate`: ``fit(..., labels=a, leave_out=b).calibrate(b)``.
 
         The role of a row depends on its content and the seed alone: a folder that has grown keeps them all.
         """

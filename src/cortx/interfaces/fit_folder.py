@@ -44,6 +44,7 @@ def fit_folder(
     from cortx.explainer.label_folder import CALIBRATION_SHARE, LabelFolder
     from cortx.explainer.labels import LEAST_LABELS
     from cortx.explainer.material import stream_words
+    from cortx.images import read_like
     from cortx.training.parallel import processes
 
     share = CALIBRATION_SHARE if calibration_share is None else calibration_share
@@ -65,8 +66,10 @@ def fit_folder(
             typer.echo(stream_words(game, len(rows), explainer.resolved_recipe()), err=True)
         explainer.fit(game, rows, labels=learned, leave_out=kept_aside, checkpoint=checkpoint, progress=progress)
         if together.first:
+            explainer.save(out)  # a calibration that is refused must not cost the training
             if kept_aside is not None:
-                explainer.calibrate(kept_aside)
-            explainer.save(out)
+                # A category that only these rows have is one that the explainer refuses.
+                table = read_like(kept_aside.data, explainer.fitted.spec.schema, "the labels")
+                explainer.calibrate(kept_aside[explainer.seen.explainable(table)]).save(out)
             show_fit(explainer, Path(out), learned.data, n_rows=len(rows))
     return explainer
