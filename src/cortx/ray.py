@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 __all__ = ["RayEngine", "explain", "label"]
+
+logger = logging.getLogger("cortx")
 
 
 def explain(
@@ -51,6 +54,7 @@ def explain(
     schema = _arrow_schema(dataset.schema(fetch_if_missing=False))
     if schema is not None:  # a missing column is said now, not by a worker later
         explained_schema(replace(opened, model=None).load(), schema, settings, with_model=opened.model is not None)
+    _warn_of_a_full_cluster(concurrency)
     explained = dataset.map_batches(
         _Explain,
         fn_constructor_args=(replace(opened, device="cuda:0" if gpus_per_worker else "cpu"),),
@@ -142,6 +146,21 @@ def _pool(data: Any, concurrency: int | tuple[int, int] | None) -> Any:
             return data.ActorPoolStrategy(min_size=least, max_size=most)
         case _:
             return data.ActorPoolStrategy(size=concurrency)
+
+
+def _warn_of_a_full_cluster(concurrency: int | tuple[int, int] | None) -> None:
+    """Actors that hold all CPUs leave none to read the dataset with, and Ray Data then waits without a word."""
+    import ray
+
+    least = concurrency[0] if isinstance(concurrency, tuple) else concurrency or 1
+    there = ray.cluster_resources().get("CPU", 0.0)
+    if least >= there:
+        logger.warning(
+            "%d actors take all of the %g CPUs of this Ray, and reading needs one too: unless the cluster grows, the run "
+            "waits; use a smaller concurrency=",
+            least,
+            there,
+        )
 
 
 def _ray_data() -> Any:
