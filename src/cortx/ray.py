@@ -156,8 +156,8 @@ def _warn_of_a_full_cluster(concurrency: int | tuple[int, int] | None) -> None:
     there = ray.cluster_resources().get("CPU", 0.0)
     if least >= there:
         logger.warning(
-            "%d actors take all of the %g CPUs of this Ray, and reading needs one too: unless the cluster grows, the run "
-            "waits; use a smaller concurrency=",
+            "%d actors take all of the %g CPUs of this Ray, and reading needs one too: unless the cluster grows, the "
+            "run waits; use a smaller concurrency=",
             least,
             there,
         )
