@@ -1,6 +1,6 @@
 """Many workers: what a second one brings, what engines cost, what a large table needs.
 
-    python -m benchmarks.distributed [labels] [explain] [stream]
+    python -m benchmarks.distributed [labels] [explain] [stream] [choose]
 
 Run it in the folder of the repository: workers import the model from `benchmarks.scored`. Rates are taken after
 start-up, from the moment when as many tasks are finished as there are workers; engines take turns, round by round.
@@ -42,7 +42,7 @@ LABELLED = (("model", 128, 1_500), ("slow", 512, 240))
 """The model's name, its width, and how many rows are labelled."""
 EXPLAINED = 1_000_000
 STREAMED, STREAM_FILES = 20_000_000, 40
-CHOSEN = 10_000
+CHOSEN, CHOSEN_FROM = 10_000, 4_000_000
 COLUMNS = [f"x{j}" for j in range(PLAYERS)]
 
 
@@ -241,16 +241,24 @@ def stream(work: Path) -> None:
         record("streaming", setting, "local", "GiB of the largest worker", max(peaks.values()) / 2**30,
                expected_at_most=2, workers=sorted(peaks.values())),
     ]  # fmt: skip
-    started = perf_counter()
-    sample = choose_rows(ParquetSource(source), COLUMNS, CHOSEN, seed=0)
-    assert len(sample.rows) == CHOSEN
-    seconds = perf_counter() - started
-    made.append(
-        record("streaming", setting, "driver", "rows per second chosen from", STREAMED / seconds, seconds=seconds)
-    )
     for one in made:
         print(f"{one['metric']}: {one['value']:,.3f}")
     write("distributed-stream", made)
+
+
+def choose(work: Path) -> None:
+    """The pass that chooses the rows to label."""
+    source = write_table(work / "rows", CHOSEN_FROM, 8)
+    rates = []
+    for seed in range(3):
+        started = perf_counter()
+        sample = choose_rows(ParquetSource(source), COLUMNS, CHOSEN, seed=seed)
+        rates.append(CHOSEN_FROM / (perf_counter() - started))
+        assert len(sample.rows) == CHOSEN
+    setting = f"{CHOSEN:,} of {CHOSEN_FROM:,} generated rows, 13 features, one process"
+    made = record("choosing", setting, "driver", "rows per second", rates, seeds=range(3), median=median(rates))
+    print(f"choosing: {made['value']:,.0f} rows/s")
+    write("distributed-choose", [made])
 
 
 def rate_between(clocked: Clocked, low: float, high: float) -> float:
@@ -272,7 +280,7 @@ def peak_of_children() -> dict[int, int]:
     return found
 
 
-STAGES = {"labels": labels, "explain": explain, "stream": stream}
+STAGES = {"labels": labels, "explain": explain, "stream": stream, "choose": choose}
 
 
 def main() -> None:

@@ -313,7 +313,7 @@ def explain(
         typer.Option(help="The Ray cluster ('auto', host:port) or the Spark master.", show_default=False),
     ] = None,
     gpus_per_worker: Annotated[
-        float, typer.Option(help="Of a Ray cluster: GPUs of each worker, also a part of one.", min=0.0)
+        float, typer.Option(help="GPUs of each worker (local, ray), also a part of one.", min=0.0)
     ] = 0.0,
 ) -> None:
     """Explain every row of a table.
