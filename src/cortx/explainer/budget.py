@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
 from cortx.estimators.coalitions import CHUNK
+from cortx.explainer.labels import least_values
 from cortx.explainer.store import Ask
 from cortx.games import Game, Rows
 from cortx.images import ImageSchema
@@ -154,7 +155,7 @@ class _Planner:
     @property
     def least_values(self) -> int:
         """Values v(S) that give KernelSHAP standard errors worth having."""
-        return 6 * self.game.n_players + 6
+        return int(least_values(self.game.n_players))
 
     @property
     def least_precise(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,11 @@ def difference(now: Array, before: Array, precision: str | None = None) -> Model
     return ModelDifference(float(differences[output]), float(spreads[output]), tolerance)
 
 
-def probe_rows(matrix: Array, seed: int, count: int = N_PROBES) -> Array:
-    """Rows whose columns are each drawn on their own from the rows of a table, so that none of these is stored."""
-    generator = numpy_generator(seed, "probes")
-    index = generator.integers(0, len(matrix), size=(min(count, len(matrix)), matrix.shape[1]))
-    return np.take_along_axis(matrix, index, axis=0)
+def probe_rows(matrix: Any, seed: int, part_of: npt.NDArray[np.int64] | None = None) -> Any:
+    """Rows whose columns are each drawn on their own from the rows of a table, so that none of these is stored.
+
+    Of images whole parts are drawn: `part_of` says to which one each number belongs.
+    """
+    columns = matrix.shape[1] if part_of is None else int(part_of.max()) + 1
+    index = numpy_generator(seed, "probes").integers(0, len(matrix), size=(min(N_PROBES, len(matrix)), columns))
+    return np.take_along_axis(matrix, index if part_of is None else index[:, part_of], axis=0)

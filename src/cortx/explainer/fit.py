@@ -18,6 +18,7 @@ import torch
 from cortx.errors import InputError
 from cortx.explainer.budget import Plan, make_plan
 from cortx.explainer.calibration import Calibration, calibrate
+from cortx.explainer.fingerprint import probe_rows
 from cortx.explainer.labels import Labels, given_labels, make_labels
 from cortx.explainer.learn import Learned, learn, trial
 from cortx.explainer.material import (
@@ -37,7 +38,6 @@ from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, GameSpec, Rows
 from cortx.images import described, read_like
 from cortx.metrics import l2_distance, rank_accuracy
-from cortx.seeding import numpy_generator
 from cortx.tables import Schema
 from cortx.training.axioms import exact_total
 from cortx.training.checkpoint import Checkpoint
@@ -49,7 +49,6 @@ from cortx.training.row_stream import RowStream
 
 Array = npt.NDArray[np.float64]
 logger = logging.getLogger("cortx")
-N_PROBES = 32
 LEAST_GAIN = 0.05
 """Labels are no longer bought once doubling them is likely to bring less than this share of the error."""
 LEAST_TO_STOP = 400
@@ -131,7 +130,8 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     if calibration is not None:
         learned_from = material.pretraining if material.stream else material.train
         curve.append(_point(len(learned_from), costs["total_evaluations"], quality["l2"]))
-    probe, shown = _probe_rows(rows.table.matrix, game, request.seed), described(rows.table)
+    parts = game.players.column_player if game.of_images else None
+    probe, shown = probe_rows(rows.table.matrix, request.seed, parts), described(rows.table)
     fitted = Fitted(
         network=learned.network,
         spec=game.spec(learned.schema),
@@ -420,13 +420,3 @@ def _quality(learned: Learned, names: tuple[str, ...]) -> dict[str, float]:
         predicted = Explanation(values, truth.sum(axis=1), names, predicted_ranking=answer.ranking.cpu().numpy())
         quality["ranking_head_rank_accuracy"] = float(rank_accuracy(predicted, truth).mean())
     return quality
-
-
-def _probe_rows(matrix: Any, game: Game, seed: int) -> Any:
-    """Each column (of an image, each part) drawn on its own from the training rows, so that no real row is stored."""
-    generator = numpy_generator(seed, "probes")
-    columns = game.n_players if game.of_images else matrix.shape[1]
-    index = generator.integers(0, len(matrix), size=(min(N_PROBES, len(matrix)), columns))
-    if game.of_images:
-        index = index[:, game.players.column_player]
-    return np.take_along_axis(matrix, index, axis=0)
