@@ -15,8 +15,24 @@ from cortx.interfaces import paper
 from cortx.interfaces.explain_folder import explain_folder
 from cortx.interfaces.export import export
 from cortx.interfaces.files import TABLE_ENDINGS, read_file, replace_whole, write_file
-from cortx.interfaces.label import EngineName, label
-from cortx.interfaces.options import Frame, OutputName, log_to_stderr, read_groups, read_target
+from cortx.interfaces.label import label
+from cortx.interfaces.options import (
+    AddressOption,
+    BackgroundOption,
+    CategoricalOption,
+    DropOption,
+    EngineName,
+    Frame,
+    GpusOption,
+    GroupOption,
+    OutputName,
+    OutputOption,
+    TargetOption,
+    WorkersOption,
+    log_to_stderr,
+    read_groups,
+    read_target,
+)
 from cortx.interfaces.server.command import serve
 from cortx.interfaces.show import show_evaluation, show_fit
 from cortx.named import load_model
@@ -90,12 +106,8 @@ def fit(
     model: ModelArgument,
     table: TableArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the explainer to.", show_default=False)],
-    target: Annotated[
-        str | None, typer.Option(help="The class to explain (its label or number), or 'all'.", show_default=False)
-    ] = None,
-    output: Annotated[
-        OutputName, typer.Option(help="What is explained; auto is probability for classifiers, else raw.")
-    ] = "auto",
+    target: TargetOption = None,
+    output: OutputOption = "auto",
     reference: Annotated[
         str,
         typer.Option(
@@ -103,25 +115,10 @@ def fit(
             "(a single row stands for itself, several for their mean and mode)."
         ),
     ] = "table",
-    background: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of a reference: a FILE of rows to average over. Costs so many times more.",
-            show_default=False,
-        ),
-    ] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(help="Columns explained as one: 'name=col1,col2'. Repeat for more groups.", show_default=False),
-    ] = None,
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(help="A numeric column that holds categories. Repeat for more.", show_default=False),
-    ] = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(help="A column the model does not take, such as the label. Repeat for more.", show_default=False),
-    ] = None,
+    background: BackgroundOption = None,
+    group: GroupOption = None,
+    categorical: CategoricalOption = None,
+    drop: DropOption = None,
     recipe: Annotated[
         RecipeChoice, typer.Option(help="default: best quality; quick: a first look; paper: as published.")
     ] = "default",
@@ -305,16 +302,9 @@ def explain(
         EngineName | None,
         typer.Option(help="Of a folder: who does the work, by default the cores of this machine.", show_default=False),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="How many workers; by default all there are.", min=0, show_default=False)
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="The Ray cluster ('auto', host:port) or the Spark master.", show_default=False),
-    ] = None,
-    gpus_per_worker: Annotated[
-        float, typer.Option(help="GPUs of each worker (local, ray), also a part of one.", min=0.0)
-    ] = 0.0,
+    workers: WorkersOption = None,
+    address: AddressOption = None,
+    gpus_per_worker: GpusOption = 0.0,
 ) -> None:
     """Explain every row of a table.
 

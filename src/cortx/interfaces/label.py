@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from cortx.errors import InputError
 from cortx.interfaces.files import read_file
-from cortx.interfaces.options import Frame, OutputName, log_to_stderr, read_groups, read_target
-
-EngineName = Literal["local", "ray", "spark"]
+from cortx.interfaces.options import (
+    AddressOption,
+    BackgroundOption,
+    CategoricalOption,
+    DropOption,
+    EngineName,
+    Frame,
+    GpusOption,
+    GroupOption,
+    OutputOption,
+    TargetOption,
+    WorkersOption,
+    log_to_stderr,
+    read_groups,
+    read_target,
+)
 
 
 def label(
@@ -50,31 +63,12 @@ def label(
             "they were made with), 'zero', or a FILE (a single row stands for itself, several for their mean and mode)."
         ),
     ] = "table",
-    background: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of a reference: a FILE of rows to average over. Costs so many times more.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        OutputName, typer.Option(help="What is explained; auto is probability for classifiers, else raw.")
-    ] = "auto",
-    target: Annotated[
-        str | None, typer.Option(help="The class to explain (its label or number), or 'all'.", show_default=False)
-    ] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(help="Columns explained as one: 'name=col1,col2'. Repeat for more groups.", show_default=False),
-    ] = None,
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(help="A numeric column that holds categories. Repeat for more.", show_default=False),
-    ] = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(help="A column the model does not take, such as the label. Repeat for more.", show_default=False),
-    ] = None,
+    background: BackgroundOption = None,
+    output: OutputOption = "auto",
+    target: TargetOption = None,
+    group: GroupOption = None,
+    categorical: CategoricalOption = None,
+    drop: DropOption = None,
     frame: Annotated[
         Frame | None, typer.Option(help="The kind of table the model takes; by default pandas.", show_default=False)
     ] = None,
@@ -82,16 +76,9 @@ def label(
     engine: Annotated[EngineName, typer.Option(help="Who does the work: the cores of this machine, Ray, or Spark.")] = (
         "local"
     ),
-    workers: Annotated[
-        int | None, typer.Option(help="How many workers; by default all there are.", min=0, show_default=False)
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="The Ray cluster ('auto', host:port) or the Spark master.", show_default=False),
-    ] = None,
-    gpus_per_worker: Annotated[
-        float, typer.Option(help="GPUs of each worker (local, ray), also a part of one.", min=0.0)
-    ] = 0.0,
+    workers: WorkersOption = None,
+    address: AddressOption = None,
+    gpus_per_worker: GpusOption = 0.0,
 ) -> None:
     """Label rows of a large table with Shapley values, for a fit.
 

@@ -1,14 +1,52 @@
-"""Options of the command line as the library takes them."""
+"""Options that several commands have, and their values as the library takes them."""
 
 from __future__ import annotations
 
 import sys
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
 
 from cortx.errors import InputError
 
 OutputName = Literal["auto", "probability", "log-odds", "raw"]
 Frame = Literal["numpy", "pandas", "polars", "pyarrow"]
+EngineName = Literal["local", "ray", "spark"]
+
+BackgroundOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Instead of a reference: a FILE of rows to average over. Costs so many times more.",
+        show_default=False,
+    ),
+]
+OutputOption = Annotated[
+    OutputName, typer.Option(help="What is explained; auto is probability for classifiers, else raw.")
+]
+TargetOption = Annotated[
+    str | None, typer.Option(help="The class to explain (its label or number), or 'all'.", show_default=False)
+]
+GroupOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Columns explained as one: 'name=col1,col2'. Repeat for more groups.", show_default=False),
+]
+CategoricalOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A numeric column that holds categories. Repeat for more.", show_default=False),
+]
+DropOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A column the model does not take, such as the label. Repeat for more.", show_default=False),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option(help="How many workers; by default all there are.", min=0, show_default=False)
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(help="The Ray cluster ('auto', host:port) or the Spark master.", show_default=False),
+]
+GpusOption = Annotated[float, typer.Option(help="GPUs of each worker (local, ray), also a part of one.", min=0.0)]
 
 
 def read_target(text: str | None) -> int | str | None:
