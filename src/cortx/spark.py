@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from cortx.distributed.explain_job import OpenExplainer, pack, unpack
 from cortx.distributed.kernel import ExplainSettings, explained_schema
-from cortx.distributed.places import arrow
 from cortx.distributed.source import BATCH_ROWS
 from cortx.distributed.spark_engine import SparkEngine, needs_pyspark, pack_for_spark, task_device, unpack_from_spark
 from cortx.distributed.work import Task, failed
 from cortx.errors import CortxError, InputError
+from cortx.storage import arrow
 from cortx.tables import read_table
 
 if TYPE_CHECKING:

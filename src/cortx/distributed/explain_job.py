@@ -13,10 +13,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from cortx.distributed.kernel import ExplainSettings, explain_batches, explained_schema
-from cortx.distributed.places import ENDINGS, Place, arrow, parquet, place, write_whole
+from cortx.distributed.places import ENDINGS, Place, parquet, place, write_whole
 from cortx.distributed.source import BATCH_ROWS, ParquetPart, read_batches, read_schema
 from cortx.distributed.work import Done, NamedModel, Task, Work
 from cortx.errors import ArtifactError, InputError
+from cortx.storage import arrow
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX

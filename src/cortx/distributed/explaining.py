@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from cortx.distributed.explain_job import ExplainJob, OpenExplainer, pack, unpack
 from cortx.distributed.explain_record import RECORD, check_record
 from cortx.distributed.kernel import ExplainSettings, explain_batches, explained_schema, table_schema
-from cortx.distributed.places import Place, arrow, list_files, place, remove_unfinished
+from cortx.distributed.places import Place, list_files, place, remove_unfinished
 from cortx.distributed.source import BATCH_ROWS, FrameSource, ParquetPart, ParquetSource
 from cortx.distributed.work import Engine, Task, Totals, run_tasks
 from cortx.errors import InputError, StorageError
+from cortx.storage import arrow
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.distributed.places import arrow
 from cortx.errors import InputError
 from cortx.explained import FEATURE, Added, added_columns, column_values, suffixes
+from cortx.storage import arrow
 from cortx.tables import Column, RowError, Schema
 
 if TYPE_CHECKING:

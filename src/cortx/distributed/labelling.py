@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cortx.distributed.explain_job import pack, unpack
 from cortx.distributed.label_plan import LabelPlan, most_rows, plan_labels
-from cortx.distributed.places import Place, arrow
+from cortx.distributed.places import Place
 from cortx.distributed.sampling import Sample, choose_rows
 from cortx.distributed.source import FrameSource, ParquetSource, open_source
 from cortx.distributed.work import Done, Engine, NamedModel, Task, Totals, Work, run_tasks
@@ -39,6 +39,7 @@ from cortx.games.game import table_of
 from cortx.games.models import Output
 from cortx.games.players import Groups, make_players
 from cortx.seeding import stream_seed
+from cortx.storage import arrow
 from cortx.tables import Schema, Table, plain, read_table, reference_row, write_table
 
 logger = logging.getLogger("cortx")

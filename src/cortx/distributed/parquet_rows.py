@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.distributed.places import Place, arrow, storing
+from cortx.distributed.places import Place, storing
 from cortx.distributed.source import ParquetPart, ParquetSource, read_batches
 from cortx.errors import InputError
 from cortx.seeding import numpy_generator
+from cortx.storage import arrow
 
 IntArray = npt.NDArray[np.int64]
 BUFFER_ROWS = 131_072

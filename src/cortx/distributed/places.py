@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
@@ -13,23 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from cortx.errors import InputError, StorageError, need
+from cortx.errors import InputError, StorageError
+from cortx.storage import SECONDS_UNFINISHED, TEMPORARY, arrow, disk_is_full, full_words, sync, sync_names
 
 ENDINGS = (".parquet", ".parq", ".pq")
 HIDDEN = ("_", ".")
 """Names that start so are no data: Spark's _SUCCESS, and what is still being written."""
-TEMPORARY = ".tmp-"
-SECONDS_UNFINISHED = 3_600
-"""What is unfinished for so long was left behind by a kill."""
-
-
-def arrow() -> Any:
-    """The module pyarrow."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise need("pyarrow", "reading and writing Parquet files", "tables") from error
-    return pyarrow
 
 
 def parquet() -> Any:
@@ -147,11 +135,8 @@ def storing(where: Place, done: str) -> Iterator[None]:
     except StorageError:
         raise
     except (OSError, pa.ArrowException) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StorageError(
-                f"{where} could not be written: the disk is full ({error}); free some space and run again, what is "
-                "finished is kept"
-            ) from error
+        if disk_is_full(error):
+            raise StorageError(full_words(where, error)) from error
         raise StorageError(f"{where} could not be {done}: {error}") from error
 
 
@@ -167,31 +152,13 @@ def write_whole(where: Place, write: Callable[[Any], None]) -> None:
                 write(stream)
             local = filesystem.type_name == "local"
             if local:
-                _sync(temporary, os.O_RDWR)
+                sync(temporary)
             filesystem.move(temporary, path)
             if local:
-                _sync_names(folder or "/")
+                sync_names(folder or "/")
         except BaseException:
             _remove(filesystem, temporary)
             raise
-
-
-def _sync(path: str, how: int) -> None:
-    opened = os.open(path, how)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
-def _sync_names(folder: str) -> None:
-    """A rename survives a power cut only once its folder is written too."""
-    if os.name == "nt":
-        return
-    try:
-        _sync(folder, os.O_RDONLY)
-    except OSError:
-        return  # not every shared file system can
 
 
 def _remove(filesystem: Any, path: str) -> None:

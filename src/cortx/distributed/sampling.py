@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.distributed.places import arrow
 from cortx.errors import InputError
 from cortx.explainer.label_folder import priorities
 from cortx.progress import progress_bar
+from cortx.storage import arrow
 from cortx.tables import RowError, read_table
 
 Words = npt.NDArray[np.uint64]

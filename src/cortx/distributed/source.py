@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from cortx.distributed.places import Found, Place, arrow, parquet, parquet_files, place, storing
+from cortx.distributed.places import Found, Place, parquet, parquet_files, place, storing
 from cortx.errors import InputError, StorageError
+from cortx.storage import arrow
 
 BATCH_ROWS = 65_536
 READERS = 16

@@ -6,7 +6,6 @@ merged when the folder is read. Nothing is ever replaced, so a killed run loses 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -32,6 +31,7 @@ from cortx.explainer.store import in_order_of_rows, merged
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, GameSpec
 from cortx.seeding import mix, stream_seed
+from cortx.storage import SECONDS_UNFINISHED, TEMPORARY, disk_is_full, full_words, sync, sync_names
 from cortx.tables import Schema, write_table
 from cortx.version import __version__
 
@@ -42,9 +42,6 @@ FORMAT, FORMAT_VERSION = "cortx-labels", 1
 MANIFEST = "labels.json"
 CALIBRATION_SHARE = 0.15
 KEYS = ["word", "round", "evaluations"]
-TEMPORARY = ".tmp-"
-SECONDS_UNFINISHED = 3_600
-"""What is unfinished for so long was left behind by a kill."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -474,29 +471,15 @@ def write_whole(path: Path, content: Any) -> None:
     try:
         with temporary.open("xb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        sync(temporary)
         os.replace(temporary, path)
-        _keep_name(path.parent)
+        sync_names(path.parent)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        why = f"the disk is full ({error}); free some space and run again" if full else str(error)
-        raise StorageError(f"{path} could not be written: {why}; what is finished is kept") from error
+        if disk_is_full(error):
+            raise StorageError(full_words(path, error)) from error
+        raise StorageError(f"{path} could not be written: {error}; what is finished is kept") from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _keep_name(folder: Path) -> None:
-    """A rename survives a power cut only once its folder is written too."""
-    if os.name == "nt":
-        return
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    except OSError:
-        return  # not every shared file system can
-    finally:
-        os.close(opened)
 
 
 def _sha(*parts: Any) -> str:

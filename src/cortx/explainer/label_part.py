@@ -8,13 +8,14 @@ players that stay, float32) and ``views_outputs``.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import need
+from cortx import storage
 from cortx.explanation import Explanation, Views
 
 Array = npt.NDArray[np.float64]
@@ -29,12 +30,9 @@ COLUMNS = [*_ROW_COLUMNS, *_VIEW_COLUMNS]
 
 def arrow() -> Any:
     """The module pyarrow, with its Parquet part."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise need("pyarrow", "a folder of labels", "tables") from error
-    return pyarrow
+    found = storage.arrow("a folder of labels")
+    importlib.import_module("pyarrow.parquet")  # so that `found.parquet` is there
+    return found
 
 
 @dataclass(frozen=True, eq=False)
