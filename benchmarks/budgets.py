@@ -147,7 +147,7 @@ def refinement(explainer: Any, rows: np.ndarray, truth: np.ndarray) -> dict[str,
                 if name == "kernel" and budget < 28:
                     continue  # fewer than two evaluations a feature leave the regression without an answer
                 labels = cortx.shapley(
-                    explainer.game, some, budget=budget, views=0, seed=seed, progress=False, **options
+                    explainer.game, some, row_budget=budget, views=0, seed=seed, progress=False, **options
                 )
                 squared[name].append(float(((labels.values - known) ** 2).sum(axis=1).mean()))
         for name, values in squared.items():
@@ -184,7 +184,7 @@ def _all_refined(explainer: Any, rows: np.ndarray, tolerance: float) -> float:
     answer = explainer._answer(table, outputs, explainer._empty(table)[0], errors=True)
     bounds = answer.bounds(np.array([1e12]), np.array([1e12]))
     spent = game.evaluations
-    refine(game, rows, answer, bounds, tolerance=tolerance, confidence=CONFIDENCE, budget=None, seed=0, show=False)
+    refine(game, rows, answer, bounds, tolerance=tolerance, confidence=CONFIDENCE, row_budget=None, seed=0, show=False)
     return 1 + (game.evaluations - spent) / len(rows)
 
 

@@ -215,10 +215,10 @@ def main() -> None:
             seconds.append(perf_counter() - started)
             evaluations.append(explainer.costs_["total_evaluations"])
             held = held.reset_index(drop=True)
-            labels = cortx.shapley(game, held, budget=2_100, views=0, seed=seed, progress=False)
+            labels = cortx.shapley(game, held, row_budget=2_100, views=0, seed=seed, progress=False)
             truth = None
             if labels.error_std.any():
-                truth = cortx.shapley(game, held, budget=20_000, views=0, seed=seed + 1, progress=False).values
+                truth = cortx.shapley(game, held, row_budget=20_000, views=0, seed=seed + 1, progress=False).values
             pool = pool_of(explainer, labels, truth)
             scores = study(pool)
             # And the calibration that the fit made itself, on rows it has not seen.

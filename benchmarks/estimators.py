@@ -46,7 +46,7 @@ def main() -> None:
         }
         for name, estimator in methods.items():
             for budget, most in EXPECTED[name.partition(",")[0]].items():
-                labels = [cortx.shapley(game, some, estimator, budget=budget, seed=s, views=0) for s in SEEDS]
+                labels = [cortx.shapley(game, some, estimator, row_budget=budget, seed=s, views=0) for s in SEEDS]
                 squared = [float(((label.values - truth) ** 2).sum(axis=1).mean()) for label in labels]
                 spent = np.mean([label.evaluations for label in labels]) / len(some)
                 expected = most if output == "probability" else None
@@ -66,8 +66,8 @@ def main() -> None:
                     )
                 )  # fmt: skip
                 print(f"{setting}: {name} {budget}: {np.mean(squared):.2e} (expected {expected}), {spent:.0f} spent")
-    full = cortx.shapley(game, some[:50], Banzhaf(), budget=2**14)
-    half = cortx.shapley(game, some[:50], Banzhaf(), budget=1_300)
+    full = cortx.shapley(game, some[:50], Banzhaf(), row_budget=2**14)
+    half = cortx.shapley(game, some[:50], Banzhaf(), row_budget=1_300)
     records.append(
         record(
             "estimators", "linear output, mean reference, at most 1300 evaluations per row", "banzhaf (paper Eq. 1)",

@@ -109,7 +109,9 @@ def shap_rivals(model: torch.nn.Module, game: cortx.Game, rows: np.ndarray, reco
         rival = best_of(lambda n=samples: kernel.shap_values(few, nsamples=n, silent=True), 2) / len(few)  # type: ignore[misc]
         for method in ("kernel", "permutation"):
             budget, ours = equal_error(game, rows, truth, method, error)
-            time = best_of(lambda m=method, b=budget: cortx.shapley(game, rows, m, budget=b, views=0), 3) / len(rows)  # type: ignore[misc]
+            time = best_of(lambda m=method, b=budget: cortx.shapley(game, rows, m, row_budget=b, views=0), 3) / len(
+                rows
+            )  # type: ignore[misc]
             records.append(record("speed", f"{setting}, at the error of shap's KernelExplainer with {samples} samples",
                                   f"shap kernel / cortx {method}", "seconds per row / seconds per row", rival / time,
                                   evaluations=budget, seconds=time, squared_error=ours, rival_squared_error=error,
@@ -122,7 +124,7 @@ def equal_error(game: cortx.Game, rows: np.ndarray, truth: np.ndarray, method: s
     """The smallest budget (in steps of a fifth) with at most this mean squared error per row."""
     budget = 32.0
     while True:
-        labels = cortx.shapley(game, rows, method, budget=int(budget), views=0)
+        labels = cortx.shapley(game, rows, method, row_budget=int(budget), views=0)
         ours = float(((labels.values - truth) ** 2).sum(axis=1).mean())
         if ours <= error:
             return int(budget), ours

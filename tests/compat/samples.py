@@ -71,7 +71,7 @@ def make(folder: Path) -> None:
     keep(folder, "frame", explainer, frame().head(20), portable=True)
 
     of_pictures = cortx.Game(picture_model(), "zero", players=cortx.Patches(2), output="probability")
-    labels = cortx.shapley(of_pictures, pictures(), budget=64, seed=4)
+    labels = cortx.shapley(of_pictures, pictures(), row_budget=64, seed=4)
     small = cortx.CoRTX("quick", seed=4).resolved_recipe(images=True)
     keep_pictures(folder, small, of_pictures, labels)
     cortx.distributed.label("tests.compat.samples:score", frame(), folder / "labels", reference=frame(), budget=3_000)

@@ -65,8 +65,8 @@ def squared_error(explanation: Any, exact: np.ndarray) -> float:
 def test_a_good_prior_is_worth_many_evaluations(n: int, seed: int) -> None:
     game, X, exact, size = problem(n, seed, rows=200)
     explainer = good(exact, size, len(X))
-    kernel = squared_error(shapley(game, X, "kernel", budget=5 * n), exact)
-    found = shapley(game, X, "amortized", explainer=explainer, budget=5 * n)
+    kernel = squared_error(shapley(game, X, "kernel", row_budget=5 * n), exact)
+    found = shapley(game, X, "amortized", explainer=explainer, row_budget=5 * n)
     assert squared_error(found, exact) < kernel / 3
     assert squared_error(found, exact) < 1.1 * ((explainer.values - exact) ** 2).mean()
     assert found.method == "amortized"
@@ -77,7 +77,7 @@ def test_evaluations_help_a_good_prior(seed: int) -> None:
     game, X, exact, size = problem(10, seed, rows=300)
     explainer = good(exact, size, len(X), share=0.1)
     errors = [
-        squared_error(shapley(game, X, "amortized", explainer=explainer, budget=budget), exact)
+        squared_error(shapley(game, X, "amortized", explainer=explainer, row_budget=budget), exact)
         for budget in (3, 60, 120, 270, 800, 1024)
     ]
     assert errors[0] < 1.2 * ((explainer.values - exact) ** 2).mean()
@@ -91,9 +91,11 @@ def test_scales_say_who_is_uncertain() -> None:
     scales = np.full((len(X), 10), 0.01 * size)
     scales[:, [2, 5]] = 0.3 * size
     values = exact + scales * np.random.default_rng(0).normal(size=scales.shape)
-    told = shapley(game, X, "amortized", explainer=Known(values, scales), budget=31)
+    told = shapley(game, X, "amortized", explainer=Known(values, scales), row_budget=31)
     untold = Known(values, np.full(scales.shape, np.sqrt((scales**2).mean())))
-    assert squared_error(told, exact) < squared_error(shapley(game, X, "amortized", explainer=untold, budget=31), exact)
+    assert squared_error(told, exact) < squared_error(
+        shapley(game, X, "amortized", explainer=untold, row_budget=31), exact
+    )
 
 
 @pytest.mark.parametrize("budget", [3, 30, 100, 400])
@@ -104,7 +106,7 @@ def test_errors_are_honest_where_the_scales_are(budget: int) -> None:
     explainer = good(exact, size, len(X), share=0.1)
     found = shapley(
         game, X, "amortized", explainer=Known(exact + factor * (explainer.values - exact), explainer.scales),
-        budget=budget,
+        row_budget=budget,
     )  # fmt: skip
     assert 0.5 < squared_error(found, exact) / (found.error_std**2).mean() < 1.5
 
@@ -116,9 +118,9 @@ def test_errors_are_honest_where_the_scales_are(budget: int) -> None:
 @pytest.mark.parametrize(("n", "seed", "budget"), [(10, 0, 500), (10, 3, 700), (12, 2, 900)])
 def test_a_nonsense_prior_is_overruled(n: int, seed: int, budget: int, claimed: float) -> None:
     game, X, exact, size = problem(n, seed, rows=250)
-    kernel = squared_error(shapley(game, X, "kernel", budget=budget), exact)
+    kernel = squared_error(shapley(game, X, "kernel", row_budget=budget), exact)
     explainer = nonsense(exact, size, len(X), claimed)
-    assert squared_error(shapley(game, X, "amortized", explainer=explainer, budget=budget), exact) < 1.3 * kernel
+    assert squared_error(shapley(game, X, "amortized", explainer=explainer, row_budget=budget), exact) < 1.3 * kernel
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 6, 7])
@@ -126,7 +128,7 @@ def test_all_coalitions_leave_nothing_to_the_prior(n: int, monkeypatch: pytest.M
     monkeypatch.setattr("cortx.estimators.amortized.enumerable", lambda n_players, budget: False)
     values = np.random.default_rng(n).normal(size=2**n)
     game, X = replicas(values, 3)
-    found = shapley(game, X, "amortized", explainer=nonsense(values[:n], 1.0, 3, 0.01), budget=2**n - 1)
+    found = shapley(game, X, "amortized", explainer=nonsense(values[:n], 1.0, 3, 0.01), row_budget=2**n - 1)
     np.testing.assert_allclose(found.values, np.tile(shapley_by_permutations(values), (3, 1)), atol=1e-9)
     np.testing.assert_allclose(found.error_std, 0, atol=1e-9)
 
@@ -149,7 +151,7 @@ def test_corner_cases_are_finite(n: int, pairs: int, claimed: float, additive: b
     for unbiased in (False, True):
         if unbiased and pairs < 4:
             continue
-        found = shapley(game, X, "amortized", explainer=explainer, unbiased=unbiased, budget=2 * pairs + 1)
+        found = shapley(game, X, "amortized", explainer=explainer, unbiased=unbiased, row_budget=2 * pairs + 1)
         assert np.isfinite(found.values).all()
         assert np.isfinite(found.error_std).all()
         np.testing.assert_allclose(found.values.sum(axis=1), exact.sum(axis=1), atol=1e-9)
@@ -161,7 +163,7 @@ def test_one_player_may_be_known_perfectly() -> None:
     game, X, exact, size = problem(8, 0, rows=50)
     scales = np.full(X.shape, size)
     scales[:, 0] = 0
-    found = shapley(game, X, "amortized", explainer=Known(np.where(scales == 0, exact, 0.0), scales), budget=41)
+    found = shapley(game, X, "amortized", explainer=Known(np.where(scales == 0, exact, 0.0), scales), row_budget=41)
     assert np.isfinite(found.values).all()
     assert np.abs(found.values[:, 0] - exact[0]).max() < 0.1 * size
 
@@ -170,7 +172,7 @@ def test_one_player_may_be_known_perfectly() -> None:
 @pytest.mark.parametrize("factor", [1e-6, -3.0, 1e6])
 def test_units_do_not_matter(unbiased: bool, factor: float) -> None:
     values = smooth_game(9)
-    prior, options = np.linspace(-1, 1, 9)[None], {"unbiased": unbiased, "budget": 60}
+    prior, options = np.linspace(-1, 1, 9)[None], {"unbiased": unbiased, "row_budget": 60}
     once = shapley(*replicas(values, 4), "amortized", explainer=Known(prior, np.full((1, 9), 0.3)), **options)  # type: ignore
     explainer = Known(factor * prior, np.full((1, 9), 0.3 * abs(factor)))
     scaled = shapley(*replicas(factor * values, 4), "amortized", explainer=explainer, **options)  # type: ignore
@@ -194,7 +196,7 @@ def test_the_expectation_over_all_pairs_is_exact(n: int, copies: tuple[int, ...]
     values = np.random.default_rng(n).normal(size=2**n)
     game, X = replicas(values, 2)
     explainer = nonsense(values[:n], 1.0, 2, 0.1)
-    found = shapley(game, X, "amortized", explainer=explainer, unbiased=True, budget=4 * len(pairs) + 1)
+    found = shapley(game, X, "amortized", explainer=explainer, unbiased=True, row_budget=4 * len(pairs) + 1)
     np.testing.assert_allclose(found.values, np.tile(shapley_by_permutations(values), (2, 1)), atol=1e-9)
 
 
@@ -207,7 +209,7 @@ def test_unbiased_whatever_the_prior(n: int, claimed: float, budget: int) -> Non
     exact = shapley(game, X[:1], "exact", views=0).values[0]
     wrong = np.linspace(3, -3, n) * exact.std()
     explainer = Known(wrong, np.full(n, claimed * exact.std()))
-    found = shapley(game, X, "amortized", explainer=explainer, unbiased=True, budget=budget)
+    found = shapley(game, X, "amortized", explainer=explainer, unbiased=True, row_budget=budget)
     standard = (found.values.mean(axis=0) - exact) / (found.values.std(axis=0) / np.sqrt(len(X)))
     assert np.abs(standard).max() < 3
     assert 0.7 < squared_error(found, exact) / (found.error_std**2).mean() < 1.4
@@ -217,7 +219,7 @@ def test_unbiased_whatever_the_prior(n: int, claimed: float, budget: int) -> Non
 def test_a_good_prior_steadies_the_unbiased_estimate() -> None:
     game, X, exact, size = problem(10, 0, rows=400)
     helped, plain, misled = (
-        squared_error(shapley(game, X, Amortized(unbiased=True), explainer=explainer, budget=31), exact)
+        squared_error(shapley(game, X, Amortized(unbiased=True), explainer=explainer, row_budget=31), exact)
         for explainer in (good(exact, size, len(X)), Flat(), nonsense(exact, size, len(X), 0.01))
     )
     assert helped < plain / 2
@@ -227,10 +229,10 @@ def test_a_good_prior_steadies_the_unbiased_estimate() -> None:
 def test_a_coalition_that_is_drawn_twice_is_paid_once() -> None:
     model = Counting(smooth_game(4))
     game = Game(model, reference=np.zeros(4))
-    found = shapley(game, np.ones((1, 4)), "amortized", explainer=Flat(), unbiased=True, budget=13)
+    found = shapley(game, np.ones((1, 4)), "amortized", explainer=Flat(), unbiased=True, row_budget=13)
     assert found.evaluations == sum(model.calls) <= 14
     game, X = replicas(smooth_game(5), 50)
-    found = shapley(game, X, "amortized", explainer=Flat(), unbiased=True, budget=27)
+    found = shapley(game, X, "amortized", explainer=Flat(), unbiased=True, row_budget=27)
     assert found.evaluations < 1 + 50 * 27
 
 
@@ -244,7 +246,7 @@ def test_rounds_start_from_what_is_known(helpful: bool, unbiased: bool) -> None:
     game, X, exact, size = problem(12, 6, rows=200)
     explainer = good(exact, size, len(X), 0.1) if helpful else nonsense(exact, size, len(X), 0.1)
     found = shapley(
-        game, X, "amortized", explainer=explainer, unbiased=unbiased, standard_error=0.02 * size, budget=1400
+        game, X, "amortized", explainer=explainer, unbiased=unbiased, standard_error=0.02 * size, row_budget=1400
     )
     assert 0.5 < squared_error(found, exact) / (found.error_std**2).mean() < 1.5
 
@@ -265,15 +267,15 @@ def test_bad_calls() -> None:
         with pytest.raises(InputError, match=r"unbiased= belongs to method='amortized'; got method="):
             shapley(game, X, other, unbiased=True)
     with pytest.raises(BudgetError, match=r"amortized needs at least 9 evaluations per row for 6 players"):
-        shapley(game, X, "amortized", explainer=Flat(), unbiased=True, budget=8)
+        shapley(game, X, "amortized", explainer=Flat(), unbiased=True, row_budget=8)
     with pytest.raises(BudgetError, match=r"amortized needs at least 3 evaluations per row"):
-        shapley(game, X, "amortized", explainer=Flat(), budget=2)
+        shapley(game, X, "amortized", explainer=Flat(), row_budget=2)
     assert game.evaluations == 0
     ones = np.ones((2, 6))
     with pytest.raises(InputError, match=r"prior scales hold NaN, infinity or, as scales, negative numbers"):
-        shapley(game, X, "amortized", explainer=Known(ones, -ones), budget=20)
+        shapley(game, X, "amortized", explainer=Known(ones, -ones), row_budget=20)
     with pytest.raises(InputError, match=r"prior values hold NaN"):
-        shapley(game, X, "amortized", explainer=Known(np.nan * ones, ones), budget=20)
+        shapley(game, X, "amortized", explainer=Known(np.nan * ones, ones), row_budget=20)
 
     class Narrow(Flat):
         def prior(self, rows: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -281,16 +283,16 @@ def test_bad_calls() -> None:
             return values[:, :5], scales[:, :5]
 
     with pytest.raises(InputError, match=r"values have shape \(2, 5, 1\), expected \(2, 6, 1\).*another game\?"):
-        shapley(game, X, "amortized", explainer=Narrow(), budget=20)
+        shapley(game, X, "amortized", explainer=Narrow(), row_budget=20)
 
 
 def test_the_estimator_object_and_the_name_are_the_same() -> None:
     game, X = replicas(smooth_game(8), 3)
     for unbiased in (False, True):
-        named = shapley(game, X, "amortized", explainer=OfRows(), unbiased=unbiased, budget=40)
-        given_ = shapley(game, X, Amortized(unbiased=unbiased), explainer=OfRows(), budget=40)
+        named = shapley(game, X, "amortized", explainer=OfRows(), unbiased=unbiased, row_budget=40)
+        given_ = shapley(game, X, Amortized(unbiased=unbiased), explainer=OfRows(), row_budget=40)
         np.testing.assert_array_equal(named.values, given_.values)
-    both = shapley(game, X, Amortized(), explainer=OfRows(), unbiased=True, budget=40)
+    both = shapley(game, X, Amortized(), explainer=OfRows(), unbiased=True, row_budget=40)
     np.testing.assert_array_equal(both.values, given_.values)
 
 
@@ -303,7 +305,7 @@ def test_the_explainer_sees_the_rows_as_they_were_given() -> None:
             return super().prior(rows, outputs)
 
     game, X = replicas(smooth_game(6), 4)
-    found = shapley(game, X, "amortized", explainer=Watching(), budget=20)
+    found = shapley(game, X, "amortized", explainer=Watching(), row_budget=20)
     ((rows, outputs),) = seen
     assert rows is X
     np.testing.assert_array_equal(outputs[:, 0], found.outputs)
@@ -321,7 +323,7 @@ def test_results_depend_on_the_row_and_its_prior_alone(unbiased: bool, goal: flo
     def label(rows: np.ndarray, **options: Any) -> Any:
         game = Game(lambda table: np.tanh(table @ weights), reference=np.zeros(n), **options)
         return shapley(
-            game, rows, "amortized", explainer=OfRows(), unbiased=unbiased, budget=100, standard_error=goal, seed=7
+            game, rows, "amortized", explainer=OfRows(), unbiased=unbiased, row_budget=100, standard_error=goal, seed=7
         )
 
     whole, order = label(X), rng.permutation(len(X))

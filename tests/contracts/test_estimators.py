@@ -91,7 +91,7 @@ def games(draw: Any, least: int = 2, most: int = 6) -> np.ndarray:
 
 def explain(values: np.ndarray, estimator: Estimator, budget: int | None = None, **options: Any) -> Any:
     n = len(values).bit_length() - 1
-    return shapley(table_game(values), np.ones((1, n)), estimator, budget=budget, **options)
+    return shapley(table_game(values), np.ones((1, n)), estimator, row_budget=budget, **options)
 
 
 def replicas(values: np.ndarray, count: int) -> tuple[Game, np.ndarray]:
@@ -192,7 +192,7 @@ def test_symmetry_on_average(maker: Callable[[], Estimator]) -> None:
     only_second = (codes & 3) == 2
     values[only_second] = values[codes[only_second] ^ 3]
     game, X = replicas(values, 400)
-    difference = np.diff(shapley(game, X, estimator, budget=32).values[:, :2], axis=1)[:, 0]
+    difference = np.diff(shapley(game, X, estimator, row_budget=32).values[:, :2], axis=1)[:, 0]
     assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(len(X))
 
 
@@ -215,7 +215,7 @@ def test_null_player(maker: Callable[[], Estimator], values: np.ndarray, positio
 @every_sampler
 def test_null_player_within_standard_errors(maker: Callable[[], Estimator]) -> None:
     game, X = replicas(np.concatenate([smooth_game(7), smooth_game(7)]), 300)  # the last player does nothing
-    explanation = shapley(game, X, maker(), budget=120)
+    explanation = shapley(game, X, maker(), row_budget=120)
     covered = np.abs(explanation.values[:, 7]) <= 2 * explanation.error_std[:, 7] + 1e-12
     assert covered.mean() > 0.9
 
@@ -225,7 +225,7 @@ def test_players_equal_to_their_reference_get_zero_for_nothing(maker: Callable[[
     values = smooth_game(5)
     X = np.array([[1, 1, 1, 0, 1], [0, 0, 1, 0, 1], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0]], dtype=float)
     game = table_game(values)
-    explanation = shapley(game, X, maker(), budget=32)
+    explanation = shapley(game, X, maker(), row_budget=32)
     assert (explanation.values[X == 0] == 0).all()
     assert (explanation.error_std[X == 0] == 0).all()
     # v(none) once; v(all) of four rows; the other coalitions of 4 and of 2 players.
@@ -239,9 +239,9 @@ def test_players_equal_to_their_reference_get_zero_for_nothing(maker: Callable[[
 def test_converges(maker: Callable[[], Estimator]) -> None:
     estimator, values = maker(), smooth_game(9, seed=2)
     game, X = replicas(values, 60)
-    exact = shapley(game, X[:1], estimator, budget=512).values
+    exact = shapley(game, X[:1], estimator, row_budget=512).values
     errors = [
-        np.sqrt(((shapley(game, X, estimator, budget=b).values - exact) ** 2).mean()) for b in (40, 120, 360, 512)
+        np.sqrt(((shapley(game, X, estimator, row_budget=b).values - exact) ** 2).mean()) for b in (40, 120, 360, 512)
     ]
     assert errors[0] > errors[1] > errors[2] > errors[3]
     assert errors[3] < 1e-9
@@ -252,8 +252,8 @@ def test_converges(maker: Callable[[], Estimator]) -> None:
 def test_standard_errors_are_honest(maker: Callable[[], Estimator], n: int, budget: int) -> None:
     estimator, values = maker(), smooth_game(n, seed=n)
     game, X = replicas(values, 500)
-    exact = shapley(game, X[:1], estimator, budget=2**n).values
-    explanation = shapley(game, X, estimator, budget=budget)
+    exact = shapley(game, X[:1], estimator, row_budget=2**n).values
+    explanation = shapley(game, X, estimator, row_budget=budget)
     miss, error = explanation.values - exact, explanation.error_std
     pairs = budget // (2 * (n - 1))  # a standard error from few permutations has a wide distribution of its own
     least = 0.90 if estimator.name != "permutation" or pairs > 8 else 0.75
@@ -263,9 +263,9 @@ def test_standard_errors_are_honest(maker: Callable[[], Estimator], n: int, budg
 
 def test_standard_errors_say_when_they_do_not_know() -> None:
     game, X = replicas(smooth_game(8), 5)
-    assert np.isnan(shapley(game, X, "permutation", budget=16).error_std).all()  # one pair of orders has no spread
-    assert np.isnan(shapley(game, X, "unbiased", budget=3).error_std).all()  # nor has one of coalitions
-    few_pairs = shapley(game, X, "kernel", budget=17).error_std  # 8 pairs for 7 unknowns
+    assert np.isnan(shapley(game, X, "permutation", row_budget=16).error_std).all()  # one pair of orders has no spread
+    assert np.isnan(shapley(game, X, "unbiased", row_budget=3).error_std).all()  # nor has one of coalitions
+    few_pairs = shapley(game, X, "kernel", row_budget=17).error_std  # 8 pairs for 7 unknowns
     assert (np.isnan(few_pairs) | (few_pairs > 0)).all()
     assert np.isnan(few_pairs).any()
 
@@ -274,7 +274,7 @@ def test_standard_errors_say_when_they_do_not_know() -> None:
 def test_unbiased(name: str) -> None:
     values = smooth_game(6, seed=3) + np.random.default_rng(3).normal(size=64)
     game, X = replicas(values, 4000)
-    found = shapley(game, X, name, budget=17).values
+    found = shapley(game, X, name, row_budget=17).values
     standard = (found.mean(axis=0) - oracle(ESTIMATORS[name](), values)) / (found.std(axis=0) / np.sqrt(len(X)))
     assert np.abs(standard).max() < 4
 
@@ -298,7 +298,7 @@ def test_every_size_has_its_weight_in_a_regression(weights: Any, n: int) -> None
         noise = np.random.default_rng(size).normal(size=2**n)
         values = np.where(coalitions.sum(axis=1) == size, noise, 0.0)
         game, X = replicas(values, 1500)
-        found = shapley(game, X, KernelShap(weights), budget=2**n * 3 // 4, views=0).values
+        found = shapley(game, X, KernelShap(weights), row_budget=2**n * 3 // 4, views=0).values
         spread = found.std(axis=0).mean()
         bias = np.abs(found.mean(axis=0) - shapley_by_permutations(values)).max()
         assert bias < 0.5 * spread + 1e-9
@@ -309,9 +309,9 @@ def test_rounds_waste_nothing(name: str) -> None:
     """Rounds towards a standard error that is out of reach are as good as one run with the same budget."""
     values = smooth_game(12, seed=6)
     game, X = replicas(values, 250)
-    exact = shapley(game, X[:1], name, budget=4096).values
-    once = shapley(game, X, name, budget=705).values - exact
-    rounds = shapley(game, X, name, budget=705, standard_error=1e-9).values - exact
+    exact = shapley(game, X[:1], name, row_budget=4096).values
+    once = shapley(game, X, name, row_budget=705).values - exact
+    rounds = shapley(game, X, name, row_budget=705, standard_error=1e-9).values - exact
     assert 0.85 < np.sqrt((rounds**2).mean() / (once**2).mean()) < 1.2
 
 
@@ -319,7 +319,7 @@ def test_known_answers_of_many_players() -> None:
     terms = {(0,): 1.0, (1, 2): -2.0, (3, 4, 5): 3.0, (10, 30): 1.5}
     game = interaction_game(40, terms)
     for name in ("kernel", "unbiased", "permutation"):
-        explanation = shapley(game, np.ones((1, 40)), name, budget=4000)
+        explanation = shapley(game, np.ones((1, 40)), name, row_budget=4000)
         miss = np.abs(explanation.values[0] - interaction_shapley(40, terms))
         assert (miss <= 5 * explanation.error_std[0] + 1e-9).all()
         assert miss.max() < 0.3
@@ -332,7 +332,7 @@ def test_hundreds_of_players(maker: Callable[[], Estimator], n: int) -> None:
     weights = np.linspace(-1, 1, n)
     game = Game(lambda rows: rows @ weights, reference=np.zeros(n))
     estimator = maker()
-    explanation = shapley(game, np.ones((1, n)), estimator, budget=2 * n + 20)
+    explanation = shapley(game, np.ones((1, n)), estimator, row_budget=2 * n + 20)
     assert np.isfinite(explanation.values).all()
     if maker in (MAKERS["unbiased"], MAKERS["amortized-unbiased"]):
         # Unbiased means no inverse, so even an additive game is left to the draws.
@@ -353,10 +353,10 @@ def test_budget_is_never_exceeded(maker: Callable[[], Estimator], values: np.nda
     budget = some_budget(estimator, n, share)
     game = Game(model, reference=np.zeros(n))
     X = np.ones((rows, n)) * np.arange(1, rows + 1)[:, None]
-    explanation = shapley(game, X, estimator, budget=budget)
+    explanation = shapley(game, X, estimator, row_budget=budget)
     assert explanation.evaluations == sum(model.calls) == game.evaluations
     assert explanation.evaluations <= rows * budget + 1  # v(none) is paid once for the game
-    again = shapley(game, X, estimator, budget=budget)
+    again = shapley(game, X, estimator, row_budget=budget)
     assert again.evaluations == explanation.evaluations - 1
 
 
@@ -369,12 +369,12 @@ def test_standard_error_is_reached_or_the_budget_spent(
     model = Counting(values)
     game = Game(model, reference=np.zeros(n))
     X = np.ones((20, n)) * np.arange(1, 21)[:, None]
-    explanation = shapley(game, X, estimator, standard_error=goal, budget=budget)
+    explanation = shapley(game, X, estimator, standard_error=goal, row_budget=budget)
     assert explanation.evaluations == sum(model.calls)
     assert explanation.evaluations <= len(X) * (budget or 65_536) + 1
     reached = explanation.error_std.max(axis=1) <= goal
     assert reached.all() or (budget == 300 and explanation.evaluations > 20 * 150)
-    exact = shapley(game, X[:1], estimator, budget=1024).values
+    exact = shapley(game, X[:1], estimator, row_budget=1024).values
     assert (np.abs(explanation.values - exact) <= 5 * explanation.error_std + 1e-9).mean() > 0.97
 
 
@@ -389,17 +389,45 @@ def test_a_loose_standard_error_is_cheap() -> None:
 def test_too_small_a_budget_is_refused(maker: Callable[[], Estimator]) -> None:
     estimator, (game, X) = maker(), replicas(smooth_game(8), 2)
     with pytest.raises(BudgetError, match=r"needs .* evaluations per row"):
-        shapley(game, X, estimator, budget=estimator.least(8))
+        shapley(game, X, estimator, row_budget=estimator.least(8))
     assert game.evaluations == 0
-    shapley(game, X, estimator, budget=estimator.least(8) + 1)
+    shapley(game, X, estimator, row_budget=estimator.least(8) + 1)
+
+
+@every_estimator
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("spare", [0, 1, 300])
+def test_budget_is_the_total_of_the_call(maker: Callable[[], Estimator], copies: int, spare: int) -> None:
+    n, n_rows = 6, 7
+    weights = np.linspace(-1, 1, n)
+    game = Game(lambda rows: np.tanh(rows @ weights), background=np.zeros((copies, n)))
+    X = np.random.default_rng(0).normal(size=(n_rows, n))
+    estimator = maker()
+    # v(none) of every background row once, and for each row as many values as it needs at least, v(all) among them.
+    least = copies + n_rows * copies * (estimator.least(n) + 1)
+    with pytest.raises(BudgetError, match=r"got budget=[\d,]+ for 7 rows, [\d,]+ each \(row_budget= is for each row\)"):
+        shapley(game, X, estimator, budget=least - 1)
+    assert game.evaluations == 0
+    total = shapley(game, X, estimator, budget=least + spare)
+    assert total.evaluations == game.evaluations <= least + spare
+    each = shapley(game, X, estimator, row_budget=(least + spare - copies) // n_rows)
+    np.testing.assert_array_equal(total.values, each.values)
+
+
+def test_a_budget_is_said_once() -> None:
+    game, X = replicas(smooth_game(3), 1)
+    with pytest.raises(InputError, match=r"budget= is for the whole call and row_budget= for each row; give one"):
+        shapley(game, X, budget=100, row_budget=100)
+    with pytest.raises(InputError, match=r"budget must be a whole number, got True"):
+        shapley(game, X, budget=True)
 
 
 def test_exact_refuses_what_would_explode() -> None:
     game = Game(lambda rows: rows.sum(axis=1), reference=np.zeros(25))
     with pytest.raises(BudgetError, match=r"exact needs 2\*\*25 .* 2\*\*24; use 'kernel' or 'permutation'"):
         shapley(game, np.ones((1, 25)), "exact")
-    with pytest.raises(BudgetError, match=r"exact needs 2\*\*12 .* the budget is 100"):
-        shapley(Game(lambda rows: rows.sum(axis=1), reference=np.zeros(12)), np.ones((1, 12)), "exact", budget=100)
+    with pytest.raises(BudgetError, match=r"exact needs 2\*\*12 .* got row_budget=100"):
+        shapley(Game(lambda rows: rows.sum(axis=1), reference=np.zeros(12)), np.ones((1, 12)), "exact", row_budget=100)
 
 
 def test_auto_is_exact_where_the_budget_covers_all_coalitions() -> None:
@@ -423,8 +451,8 @@ def test_unknown_method_and_settings() -> None:
         shapley(game, X, standard_error=-1)
     with pytest.raises(InputError, match="weights must be 'leverage' or 'kernel', got 'both'"):
         KernelShap("both")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"budget must be a whole number, got 100.5"):
-        shapley(game, X, budget=100.5)
+    with pytest.raises(InputError, match=r"row_budget must be a whole number, got 100.5"):
+        shapley(game, X, row_budget=100.5)
     with pytest.raises(InputError, match=r"seed must be a whole number, got 'a'"):
         shapley(game, X, seed="a")
     with pytest.raises(InputError, match=r"first argument is a ndarray; expected a cortx.Game"):
@@ -449,7 +477,7 @@ def test_labels_depend_on_the_row_alone(maker: Callable[[], Estimator], goal: fl
         return Game(lambda rows: np.tanh(rows @ weights).sum(axis=1), reference=np.zeros(n), **options)
 
     def label(rows: np.ndarray, **options: Any) -> Any:
-        return shapley(game(**options), rows, estimator, budget=511 if estimator.name == "exact" else 100,
+        return shapley(game(**options), rows, estimator, row_budget=511 if estimator.name == "exact" else 100,
                        standard_error=goal, seed=7)  # fmt: skip
 
     whole = label(X)
@@ -475,7 +503,7 @@ def test_other_seeds_give_other_labels(maker: Callable[[], Estimator]) -> None:
 @pytest.mark.parametrize("goal", [None, 1e-6])
 def test_several_outputs_equal_the_outputs_one_by_one(maker: Callable[[], Estimator], goal: float | None) -> None:
     columns = [smooth_game(6, seed=k) for k in range(3)]
-    options = {"budget": 63 if goal or maker().name == "exact" else 40, "standard_error": goal}
+    options = {"row_budget": 63 if goal or maker().name == "exact" else 40, "standard_error": goal}
     X = np.ones((1, 6))
     joint = shapley(table_game(np.stack(columns, axis=1)), X, maker(), **options)
     assert joint.values.shape == (1, 6, 3)
@@ -495,6 +523,6 @@ def test_a_background_multiplies_the_cost_of_a_value() -> None:
     assert explanation.method == "exact"
     assert explanation.evaluations == 5 + 3 + 3 * 14 * 5
     with pytest.raises(BudgetError, match="for each of 5 background rows"):
-        shapley(game, X, "kernel", budget=30)
-    limited = shapley(game, X, "kernel", budget=50)
+        shapley(game, X, "kernel", row_budget=30)
+    limited = shapley(game, X, "kernel", row_budget=50)
     assert limited.evaluations <= 3 * 50

@@ -104,7 +104,7 @@ def value(game: Game, row: np.ndarray) -> float:
 @each(SAMPLERS, *COMPILED, "captum-kernel")
 def test_a_large_budget_gives_the_shapley_value(name: str, kind: str) -> None:
     budget = 1_500
-    explanation = build(name, game_of(kind), budget=budget, seed=1).explain(table())
+    explanation = build(name, game_of(kind), row_budget=budget, seed=1).explain(table())
     truth = orders(kind).mean(axis=0)
     exact = cortx.shapley(game_of(kind), table(), "exact", views=0, progress=False)
     np.testing.assert_allclose(exact.values, truth, atol=1e-6)
@@ -118,7 +118,7 @@ def test_a_large_budget_gives_the_shapley_value(name: str, kind: str) -> None:
 @every_rival
 def test_values_add_up(name: str, kind: str) -> None:
     budget = 200 if name == "shap-exact" else 16
-    explanation = build(name, game_of(kind), budget=budget).explain(table())
+    explanation = build(name, game_of(kind), row_budget=budget).explain(table())
     assert explanation.outputs is not None
     gap = explanation.values.sum(axis=1) - (explanation.outputs - explanation.base_values)
     # captum's and shapiq's regressions weigh the two ends heavily instead of holding them fast.
@@ -129,7 +129,7 @@ def test_values_add_up(name: str, kind: str) -> None:
 @every_rival
 def test_the_result_says_what_it_is(name: str) -> None:
     game = game_of("function")
-    explanation = build(name, game, budget=200).explain(table())
+    explanation = build(name, game, row_budget=200).explain(table())
     assert explanation.method == name
     assert explanation.feature_names == game.players.names
     assert explanation.data is table()
@@ -148,7 +148,7 @@ def test_columns_of_text(name: str) -> None:
 
     game = Game(price, reference=frame.iloc[:1])
     truth = cortx.shapley(game, frame, "exact", views=0, progress=False)
-    explanation = build(name, game, budget=600).explain(frame)
+    explanation = build(name, game, row_budget=600).explain(frame)
     np.testing.assert_allclose(explanation.values, truth.values, atol=0.2)
     assert np.abs(truth.values).max() > 1
 
@@ -156,8 +156,10 @@ def test_columns_of_text(name: str) -> None:
 @each(("shap-kernel", "captum-kernel", "captum-sampling"))
 def test_the_class_that_the_game_explains(name: str) -> None:
     model = make_model(N, n_outputs=2)
-    second = build(name, Game(model, reference=REFERENCE, output="probability"), budget=100).explain(table())
-    first = build(name, Game(model, reference=REFERENCE, output="probability", target=0), budget=100).explain(table())
+    second = build(name, Game(model, reference=REFERENCE, output="probability"), row_budget=100).explain(table())
+    first = build(name, Game(model, reference=REFERENCE, output="probability", target=0), row_budget=100).explain(
+        table()
+    )
     np.testing.assert_allclose(first.values, -second.values, atol=1e-5)
     assert np.abs(second.values).max() > 0.01
 
@@ -168,8 +170,8 @@ def test_a_module_is_evaluated_as_for_use_and_left_as_it_was(name: str) -> None:
     model[0].eval()
     model.training = model[1].training = True
     game = Game(model, reference=REFERENCE, output="log-odds")
-    explanation = build(name, game, budget=100).explain(table())
-    again = build(name, game, budget=100).explain(table())
+    explanation = build(name, game, row_budget=100).explain(table())
+    again = build(name, game, row_budget=100).explain(table())
     np.testing.assert_array_equal(explanation.values, again.values)
     assert [part.training for part in model.modules()] == [True, False, False, False, False, True]
 
@@ -193,7 +195,7 @@ def test_evaluations_are_counted_and_within_the_budget(name: str, kind: str) -> 
     else:
         game = Game(lambda rows: (count(rows), product(rows))[1], reference=REFERENCE)
     budget = 40
-    explanation = build(name, game, budget=budget).explain(table())
+    explanation = build(name, game, row_budget=budget).explain(table())
     assert explanation.evaluations == game.evaluations == seen
     assert seen <= budget * len(table()) + 2  # the reference, which the game and the peer ask for once
     assert seen >= 2**4
@@ -201,7 +203,7 @@ def test_evaluations_are_counted_and_within_the_budget(name: str, kind: str) -> 
 
 @every_peer
 def test_outputs_that_are_known_are_not_asked_for(name: str) -> None:
-    rival = build(name, game_of("function"), budget=40)
+    rival = build(name, game_of("function"), row_budget=40)
     asked = rival.explain(table())
     given = rival.explain(table(), product(table()))
     np.testing.assert_array_equal(given.values, asked.values)
@@ -218,7 +220,7 @@ def test_seeds_decide_and_the_global_generators_are_left_alone(name: str) -> Non
     np.random.seed(5)
     torch.manual_seed(5)
     before, torch_before = np.random.get_state(), torch.get_rng_state()
-    settings = {"budget": 16 if name != "shap-exact" else 40}
+    settings = {"row_budget": 16 if name != "shap-exact" else 40}
     first = build(name, game_of("function"), seed=1, **settings).explain(rows).values
     after = np.random.get_state()
     assert isinstance(before, tuple)
@@ -240,7 +242,7 @@ def test_seeds_decide_and_the_global_generators_are_left_alone(name: str) -> Non
 @each(OURS)
 def test_several_outputs_are_explained_at_once(name: str) -> None:
     game = Game(make_model(N, n_outputs=3), reference=REFERENCE, output="probability")
-    explanation = build(name, game, budget=200).explain(table())
+    explanation = build(name, game, row_budget=200).explain(table())
     exact = cortx.shapley(game, table(), "exact", views=0, progress=False)
     assert explanation.shape == (3, N, 3)
     np.testing.assert_allclose(explanation.values, exact.values, atol=1e-9)
@@ -264,14 +266,14 @@ def test_games_that_peers_differ_in_are_refused(name: str) -> None:
         with pytest.raises(InputError, match=message):
             build(name, game).explain(given)
     with pytest.raises(BudgetError, match="at least 12 evaluations for 5 features, got 11"):
-        build(name, game_of("function"), budget=11).explain(rows)
-    with pytest.raises(InputError, match="budget must be a whole number"):
-        build(name, game_of("function"), budget=0.5)
+        build(name, game_of("function"), row_budget=11).explain(rows)
+    with pytest.raises(InputError, match="row_budget must be a whole number"):
+        build(name, game_of("function"), row_budget=0.5)
 
 
 def test_an_enumeration_that_is_too_dear_is_refused() -> None:
     with pytest.raises(BudgetError, match="needs 33 evaluations for a row, and the budget is 32"):
-        build("shap-exact", game_of("function"), budget=32).explain(table())
+        build("shap-exact", game_of("function"), row_budget=32).explain(table())
 
 
 @each(PEERS)
@@ -306,7 +308,7 @@ def test_the_experiment_has_a_record_for_every_cell(monkeypatch: pytest.MonkeyPa
     assert len(records) == len(cells) == 4 * 2 * 2
     for (method, budget, seed), record in cells.items():
         n_rows = 4 if method in OURS else 2
-        explanation = build(method, game, budget=budget, seed=seed).explain(rows[:n_rows])
+        explanation = build(method, game, row_budget=budget, seed=seed).explain(rows[:n_rows])
         squares = [sum((a - b) ** 2) for a, b in zip(explanation.values, truth.values, strict=False)]
         assert record["rows"] == n_rows
         assert record["rows_timed"] == 2

@@ -96,6 +96,6 @@ def test_a_budget_buys_explanations_bounds_and_a_prior(
     # 84 calibration rows and 200 fresh ones: the coverage wanders by 0.04.
     assert 0.78 <= (error <= shown.error_bound).mean() <= 0.99
     assert (shown.stable_ranks & (shown.ranking != probability_labels.ranking)).any(axis=1).mean() <= 0.1
-    refined = cortx.shapley(game, rows, "amortized", explainer=explainer, budget=65, views=0).values
-    plain = cortx.shapley(game, rows, "kernel", budget=65, views=0).values
+    refined = cortx.shapley(game, rows, "amortized", explainer=explainer, row_budget=65, views=0).values
+    plain = cortx.shapley(game, rows, "kernel", row_budget=65, views=0).values
     assert 3 * np.square(refined - truth).sum(axis=1).mean() <= np.square(plain - truth).sum(axis=1).mean()

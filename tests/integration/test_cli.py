@@ -388,7 +388,7 @@ def test_explain_refines_to_a_tolerance(bounded: Path, tmp_path: Path) -> None:
     assert "of 150 rows were refined, 0 still exceed the tolerance of 0.001." in last
     frame = pd.read_csv(tmp_path / "all.csv")
     assert (frame["error_bound"] <= 0.001).all()
-    done = cortx(*common, "--refine-budget", 1, "--out", tmp_path / "none.csv", folder=bounded)
+    done = cortx(*common, "--row-budget", 1, "--out", tmp_path / "none.csv", folder=bounded)
     wide = (pd.read_csv(tmp_path / "none.csv")["error_bound"] > 0.001).sum()
     assert wide > 0
     assert f"0 of 150 rows were refined, {wide} still exceed" in done.stderr
@@ -420,7 +420,7 @@ def test_explain_writes_reason_codes(bounded: Path, tmp_path: Path) -> None:
     [
         (("credit.cortx", "--confidence", "0.9"), ["not calibrated"]),
         (("bounded.cortx", "--confidence", "0.999"), ["needs more calibration rows"]),
-        (("bounded.cortx", "--refine-budget", "9"), ["--tolerance"]),
+        (("bounded.cortx", "--row-budget", "9"), ["--tolerance"]),
         (("bounded.cortx", "--exclude", "a"), ["--exclude", "--reasons K"]),
         (("bounded.cortx", "--direction", "up"), ["--direction", "--reasons K"]),
         (("bounded.cortx", "--reasons", "2", "--top", "2"), ["--top and --reasons"]),
@@ -515,7 +515,7 @@ def write_parts(folder: Path) -> None:
     [
         ("--plot", "why.png"),
         ("--tolerance", "0.1"),
-        ("--refine-budget", "100"),
+        ("--row-budget", "100"),
         ("--reasons", "2"),
         ("--exclude", "a"),
         ("--direction", "up"),

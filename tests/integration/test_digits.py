@@ -80,7 +80,7 @@ def done() -> Done:
     surrogate = cortx.Surrogate(epochs=15, width=16, batch_size=64, flip=False, shift=1).fit(game, learned)
     explainer = cortx.CoRTX("quick").fit(surrogate.game, learned, budget=BUDGET)
     explained = explainer.explain(test, confidence=0.8)
-    truth = cortx.shapley(surrogate.game, test, budget=2_048)
+    truth = cortx.shapley(surrogate.game, test, row_budget=2_048)
     seconds = process_time() - started
     return Done(net, surrogate, explainer, test, labels[1_500:1_560], truth, explained, seconds)
 

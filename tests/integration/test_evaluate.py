@@ -206,7 +206,7 @@ def test_noise_of_the_labels_is_no_fault_of_the_bounds(explainer: cortx.CoRTX) -
     rows = numbers(150, 10)
     options = {"rows": 150, "method": "permutation", "budget": 24}
     report, exact = explainer.evaluate(rows, **options), explainer.evaluate(rows, rows=150)
-    noisy = cortx.shapley(make_game(), rows, "permutation", budget=24)
+    noisy = cortx.shapley(make_game(), rows, "permutation", row_budget=24)
     predicted = explainer.explain(rows, confidence=0.9)
     assert predicted.error_bound is not None
     assert noisy.error_std is not None
@@ -227,12 +227,12 @@ def test_noise_of_the_labels_is_no_fault_of_the_bounds(explainer: cortx.CoRTX) -
 
 def test_labels_of_unknown_noise_accuse_nobody(explainer: cortx.CoRTX) -> None:
     rows = numbers(40, 10)
-    noisy = cortx.shapley(make_game(), rows, "permutation", budget=12)
+    noisy = cortx.shapley(make_game(), rows, "permutation", row_budget=12)
     assert noisy.error_std is not None
     assert np.isnan(noisy.error_std).all()
     calibration = explainer.calibration
     narrow = replace(calibration, rows=0.5 * calibration.rows, mean_l2=calibration.mean_l2 / 9)
-    report = with_fitted(explainer, calibration=narrow).evaluate(rows, method="permutation", budget=12)
+    report = with_fitted(explainer, calibration=narrow).evaluate(rows, method="permutation", row_budget=12)
     assert report.fits
     assert report.coverage is not None
     assert report.coverage.p_value < 1e-4

@@ -338,8 +338,10 @@ def test_sampled_labels_do_not_depend_on_the_kind_of_frame(method: str) -> None:
         return np.tanh(frame.drop(columns="s").sum(axis=1)) * (1 + (frame["s"] == "p")) + frame["f0"] * frame["f1"]
 
     game = Game(model, reference=X.iloc[[0]])
-    found = [shapley(game, rows, method, budget=100).values for rows in (X, pl.from_pandas(X), pa.Table.from_pandas(X))]
+    found = [
+        shapley(game, rows, method, row_budget=100).values for rows in (X, pl.from_pandas(X), pa.Table.from_pandas(X))
+    ]
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
     game = Game(model, reference=pl.from_pandas(X.iloc[[0]]), frame="pandas")
-    np.testing.assert_array_equal(shapley(game, pl.from_pandas(X), method, budget=100).values, found[0])
+    np.testing.assert_array_equal(shapley(game, pl.from_pandas(X), method, row_budget=100).values, found[0])

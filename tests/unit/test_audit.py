@@ -247,7 +247,7 @@ def test_noisy_labels_are_given_their_noise(service: Service) -> None:
     service.serve(rows)
     exact = auditor.state()["coverage"]
     service.heard.clear()
-    auditor = service.audit(budget=2 ** (COLUMNS - 1))
+    auditor = service.audit(row_budget=2 ** (COLUMNS - 1))
     service.serve(rows)
     assert min(fact["evaluations"] for fact in service.heard) <= 2 ** (COLUMNS - 1) + 1
     state = auditor.state()

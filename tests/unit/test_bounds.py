@@ -113,7 +113,7 @@ def test_without_calibration_there_are_no_bounds_until_calibrate(game: cortx.Gam
     with pytest.raises(InputError, match="support at most"):
         explainer.explain(fresh, confidence=0.999)
     assert explainer.costs_["calibration"]["rows"] == 80
-    labels = cortx.shapley(game, fresh, "permutation", budget=11)  # one pair: nobody knows its error
+    labels = cortx.shapley(game, fresh, "permutation", row_budget=11)  # one pair: nobody knows its error
     with pytest.raises(InputError, match="no standard errors"):
         explainer.calibrate(labels)
 
@@ -146,16 +146,16 @@ def test_tolerance_refines_the_rows_that_need_it(either: cortx.CoRTX) -> None:
 def test_a_small_budget_limits_refinement_and_says_so(explainer: cortx.CoRTX) -> None:
     fresh = rows_of(100, 8)
     tolerance = 1e-4
-    shown = explainer.explain(fresh, tolerance=tolerance, budget=20)
+    shown = explainer.explain(fresh, tolerance=tolerance, row_budget=20)
     assert shown.evaluations <= 100 * (1 + 20)
     assert (shown.error_bound > tolerance).any()
     for wrong in (0, -1.0, True, "small", np.nan):
         with pytest.raises(InputError, match="tolerance must be positive"):
             explainer.explain(fresh, tolerance=wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="whole number of model evaluations"):
-        explainer.explain(fresh, tolerance=0.1, budget=2.5)  # type: ignore[arg-type]
+        explainer.explain(fresh, tolerance=0.1, row_budget=2.5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="give tolerance= too"):
-        explainer.explain(fresh, budget=100)
+        explainer.explain(fresh, row_budget=100)
 
 
 def test_rows_that_cannot_be_wrong_need_no_refinement(explainer: cortx.CoRTX) -> None:
@@ -175,9 +175,9 @@ def test_the_explainer_is_a_prior_for_an_estimator(several: cortx.CoRTX) -> None
     game = several.game
     truth = cortx.shapley(game, fresh, "exact", views=0).values
     spent = game.evaluations
-    refined = cortx.shapley(game, fresh, "amortized", explainer=several, budget=14, views=0)
+    refined = cortx.shapley(game, fresh, "amortized", explainer=several, row_budget=14, views=0)
     assert refined.evaluations == game.evaluations - spent <= 300 * 14
-    plain = cortx.shapley(game, fresh, "kernel", budget=14, views=0)
+    plain = cortx.shapley(game, fresh, "kernel", row_budget=14, views=0)
     first = several.explain(fresh)
 
     def squared(explanation: cortx.Explanation) -> float:

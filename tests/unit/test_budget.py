@@ -139,7 +139,7 @@ def test_the_budget_is_kept_and_every_evaluation_counted(n_columns: int) -> None
     assert total <= budget
     assert game.evaluations == pytest.approx(total, abs=2)  # the base value is nobody's
     fresh = rows_of(200, 1, n_columns)
-    truth = cortx.shapley(game, fresh, budget=3_000, views=0).values
+    truth = cortx.shapley(game, fresh, row_budget=3_000, views=0).values
     values = explainer.explain(fresh).values
     even = np.repeat(truth.sum(axis=1, keepdims=True) / n_columns, n_columns, axis=1)
     assert np.linalg.norm(values - truth, axis=1).mean() < 0.5 * np.linalg.norm(even - truth, axis=1).mean()

@@ -376,7 +376,7 @@ def test_calls_never_exceed_the_memory_budget(method: str) -> None:
     model = Counting()
     game = Game(model, reference=np.zeros(12), memory_budget=MIB)
     most = MIB // (12 * 8)  # the masked numbers alone would fill the budget
-    shapley(game, RNG.normal(size=(20, 12)), method, budget=5000)
+    shapley(game, RNG.normal(size=(20, 12)), method, row_budget=5000)
     assert max(model.calls) <= most
     assert len(model.calls) > 5
     big = Game(model, background=RNG.normal(size=(5000, 12)), memory_budget=MIB)

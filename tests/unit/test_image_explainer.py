@@ -239,7 +239,7 @@ def test_a_tolerance_is_kept(explainer: CoRTX, fresh: np.ndarray) -> None:
 
 
 def test_it_is_a_prior_for_an_estimator(explainer: CoRTX, game: Game, fresh: np.ndarray) -> None:
-    amortized = cortx.shapley(game, fresh[:3], method="amortized", explainer=explainer, budget=12)
+    amortized = cortx.shapley(game, fresh[:3], method="amortized", explainer=explainer, row_budget=12)
     adds_up(amortized)
 
 

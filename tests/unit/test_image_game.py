@@ -515,9 +515,9 @@ def test_labels_of_an_image_do_not_depend_on_its_neighbours() -> None:
     images = make_images("first", 6)
     model = Seen()
     game = Game(model, "zero", players=Patches((1, 2)))  # twelve players: sampled
-    together = cortx.shapley(game, images, "kernel", budget=100, progress=False).values
-    reverse = cortx.shapley(game, images[::-1], "kernel", budget=100, progress=False).values
-    alone = cortx.shapley(game, images[2:3], "kernel", budget=100, progress=False).values
+    together = cortx.shapley(game, images, "kernel", row_budget=100, progress=False).values
+    reverse = cortx.shapley(game, images[::-1], "kernel", row_budget=100, progress=False).values
+    alone = cortx.shapley(game, images[2:3], "kernel", row_budget=100, progress=False).values
     np.testing.assert_allclose(reverse[::-1], together, atol=1e-9)
     np.testing.assert_allclose(alone[0], together[2], atol=1e-9)
 

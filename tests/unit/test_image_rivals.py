@@ -631,7 +631,7 @@ def test_libraries_are_imported_only_when_they_are_used() -> None:
 def test_sampling_takes_images_as_well() -> None:
     network = Network()
     game = game_of(network, players=Patches(4))
-    explanation = Sampled(game, budget=64).explain(pictures())
+    explanation = Sampled(game, row_budget=64).explain(pictures())
     assert explanation.shape == (N, 4, CLASSES)
     full, empty = game.full_values(game.rows(pictures())), game.base_values
     np.testing.assert_allclose(explanation.values.sum(axis=1), full - empty, atol=1e-5)

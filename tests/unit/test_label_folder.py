@@ -126,7 +126,7 @@ def test_free_views_are_those_of_shapley(made: Path) -> None:
 def test_a_part_survives_the_way_through_arrow() -> None:
     game = cortx.Game(default, reference=loans())
     some = pa.Table.from_pandas(loans(17), preserve_index=False)
-    labels = cortx.shapley(game, some, budget=2**5, views=7, seed=4)
+    labels = cortx.shapley(game, some, row_budget=2**5, views=7, seed=4)
     words = game.rows(some).words
     exact = np.ones(17, dtype=bool)
     part = LabelPart.of(labels, words, some, round=2, seed=9, exact=exact)
@@ -353,11 +353,13 @@ def test_what_rows_spend_adds_up(method: str, background: bool) -> None:
         absent: dict[str, Any] = {"background": table.iloc[:3]} if background else {"reference": table}
         game = cortx.Game(default, **absent)
         copies = game.evaluations_per_value
-        labels = cortx.shapley(game, table, method, budget=budget * copies, seed=budget)
+        labels = cortx.shapley(game, table, method, row_budget=budget * copies, seed=budget)
         assert labels.row_evaluations is not None
         assert labels.row_evaluations.sum() + copies == labels.evaluations == game.evaluations
         assert labels.row_evaluations.max() <= budget * copies
-        each = [cortx.shapley(game, table.iloc[[row]], method, budget=budget * copies, seed=budget) for row in (0, 7)]
+        each = [
+            cortx.shapley(game, table.iloc[[row]], method, row_budget=budget * copies, seed=budget) for row in (0, 7)
+        ]
         assert [labels.row_evaluations[row] for row in (0, 7)] == [one.evaluations for one in each]
         np.testing.assert_array_equal(labels[5:9].row_evaluations, labels.row_evaluations[5:9])
 
@@ -365,7 +367,7 @@ def test_what_rows_spend_adds_up(method: str, background: bool) -> None:
 def test_early_stops_are_counted_by_row() -> None:
     table = np.random.default_rng(0).normal(size=(30, 10))
     game = cortx.Game(lambda x: np.abs(x).prod(axis=1) + x[:, 0], reference="zero")
-    labels = cortx.shapley(game, table, "kernel", standard_error=0.05, budget=600)
+    labels = cortx.shapley(game, table, "kernel", standard_error=0.05, row_budget=600)
     assert labels.row_evaluations is not None
     assert labels.row_evaluations.sum() + 1 == labels.evaluations
     assert len(set(labels.row_evaluations.tolist())) > 1

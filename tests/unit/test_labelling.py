@@ -121,7 +121,7 @@ def test_exact_labels_are_those_of_shapley(tmp_path: Path) -> None:
     report = label(risk, table, tmp_path / "labels", budget=5_000, engine=HERE)
     labels = contents(tmp_path / "labels")
     game = cortx.Game(risk, reference=table)
-    direct = cortx.shapley(game, labels.data, budget=8_192)
+    direct = cortx.shapley(game, labels.data, row_budget=8_192)
     assert labels.method == direct.method == "exact"
     assert direct.row_evaluations.sum() + 1 == direct.evaluations == game.evaluations
     assert_same(labels, direct)
@@ -135,7 +135,7 @@ def test_sampled_labels_are_those_of_shapley(tmp_path: Path) -> None:
     report = label(risk, table, tmp_path / "labels", budget=80 * 60, rows=60, engine=HERE, seed=3)
     labels = contents(tmp_path / "labels")
     game = cortx.Game(risk, reference=table)
-    direct = cortx.shapley(game, labels.data, budget=report.plan.allowance, seed=3)
+    direct = cortx.shapley(game, labels.data, row_budget=report.plan.allowance, seed=3)
     assert_same(labels, direct)
     assert (np.asarray(labels.error_std) > 0).any()
     assert len(labels) == 60
@@ -171,7 +171,7 @@ def test_a_background_is_paid_for_and_counted(tmp_path: Path, each: int) -> None
     labels = contents(tmp_path / "labels")
     game = cortx.Game(model, background=background)
     values = 1 + (report.plan.allowance - 1) // 7
-    assert_same(labels, cortx.shapley(game, labels.data, budget=7 * values))
+    assert_same(labels, cortx.shapley(game, labels.data, row_budget=7 * values))
     assert labels.evaluations == report.total_evaluations <= each * 20 + 7
     assert labels.views is None
 

@@ -403,7 +403,7 @@ def test_sampled_labels_are_precise(sampled: Problem) -> None:
         assert relative_error(labels) <= 0.01
         assert labels.evaluations > 0
     assert sampled.game.evaluations == 0  # nobody's cost
-    exact = cortx.shapley(sampled.game, sampled.x_test[:6], "exact", budget=2**18, progress=False).values
+    exact = cortx.shapley(sampled.game, sampled.x_test[:6], "exact", row_budget=2**18, progress=False).values
     sampled.game.evaluations = 0
     distance = np.linalg.norm(sampled.truth[:6] - exact, axis=1) / np.linalg.norm(exact, axis=1)
     assert 0 < distance.mean() < 0.02

@@ -215,7 +215,7 @@ def test_its_game_is_that_of_the_model(reference: str) -> None:
         masked = game.masked_images(matrix, kept).reshape(images.shape)
         expected = torch.softmax(surrogate.network(masked).double(), dim=1)
     np.testing.assert_allclose(ours.values(ours.rows(images), kept.numpy()[:, None])[:, 0], expected, atol=1e-5)
-    explained = cortx.shapley(ours, images[:2], budget=64)
+    explained = cortx.shapley(ours, images[:2], row_budget=64)
     np.testing.assert_allclose(explained.values.sum(axis=1) + explained.base_values, explained.outputs, atol=1e-6)
 
 

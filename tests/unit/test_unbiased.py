@@ -359,9 +359,9 @@ def test_kernel_of_many_patches_finds_what_the_old_path_finds(reference: str) ->
     game = Game(network(), reference=reference, players=Patches(2), output="raw")  # 81 players
     X = images(2)
     X[1, :, :2, :4] = 0  # two players that may equal their reference
-    device = shapley(game, X, "kernel", budget=2001)
+    device = shapley(game, X, "kernel", row_budget=2001)
     assert device.error_std is not None
-    plain = shapley(game, X, KernelShap("kernel"), budget=2001)
+    plain = shapley(game, X, KernelShap("kernel"), row_budget=2001)
     assert plain.error_std is not None
     away = np.abs(device.values - plain.values) / np.sqrt(device.error_std**2 + plain.error_std**2 + 1e-18)
     assert (away < 2).mean() > 0.9
@@ -380,7 +380,7 @@ def test_an_image_depends_on_itself_alone(method: str) -> None:
 
     def label(rows: np.ndarray, memory_budget: int | None = None) -> np.ndarray:
         game = Game(network(), reference="zero", players=Patches(2), output="probability", memory_budget=memory_budget)
-        values: np.ndarray = shapley(game, rows, method, budget=401, seed=3).values
+        values: np.ndarray = shapley(game, rows, method, row_budget=401, seed=3).values
         return values
 
     whole = label(X)

@@ -466,7 +466,7 @@ class LabelJob:
         if not store.has(name):  # a worker that was taken for dead may have written it
             stream = self.seed if batch.round == 0 else stream_seed(self.seed, "round", batch.round)
             budget = game.evaluations_per_value * batch.values
-            labels = shapley(game, data, budget=budget, views=self.views, seed=stream, progress=False)
+            labels = shapley(game, data, row_budget=budget, views=self.views, seed=stream, progress=False)
             exact = 2.0 ** rows.active.sum(axis=1) - 2 <= batch.values - 1
             part = LabelPart.of(labels, words, table, round=batch.round, seed=stream, exact=exact)
             store.append(part, batch.values)

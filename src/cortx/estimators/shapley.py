@@ -38,6 +38,7 @@ def shapley(
     method: str | Estimator = "auto",
     *,
     budget: int | None = None,
+    row_budget: int | None = None,
     standard_error: float | None = None,
     views: int | None = None,
     seed: int = 0,
@@ -54,10 +55,15 @@ def shapley(
         from the prediction of `explainer`), an estimator object, or ``"auto"``: exact for the rows whose budget
         covers all coalitions of the players that differ from the reference, else kernel.
     budget:
-        Model evaluations for each row, at most. Default: 2,048 for sampling methods (times the rows of a background),
+        Model evaluations of the whole call, at most: every row may cost an equal share of it, and what a row does not
+        need is not spent.
+    row_budget:
+        Instead of `budget`: model evaluations of each row, at most; v(none) comes on top, once for the game (for each
+        image where it is its own reference). Default: 2,048 for sampling methods (times the rows of a background),
         all of them for "exact".
     standard_error:
-        Stop a row early once its largest standard error is this small; `budget` (then 65,536 unless given) still holds.
+        Stop a row early once its largest standard error is this small; a budget (by default a `row_budget` of 65,536)
+        still holds.
     views:
         Masked copies of each row to label besides. Rows whose coalitions are all enumerated give these labels for
         free, and `CoRTX.fit` learns a lot from them. Default: as many as 64 MiB hold, at most 256; 0 for none.
@@ -70,22 +76,29 @@ def shapley(
     """
     if not isinstance(game, Game):
         raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
-    for name, number in (("budget", budget), ("seed", seed)):
-        if number is not None and not isinstance(number, (int, np.integer)):
+    for name, number in (("budget", budget), ("row_budget", row_budget), ("seed", seed)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, (int, np.integer))):
             raise InputError(f"{name} must be a whole number, got {number!r}")
     rows = game.rows(X)
     estimator = _choose(method, explainer, unbiased)
     if standard_error is not None and not standard_error > 0:
         raise InputError(f"standard_error must be positive, got {standard_error}")
     copies = game.evaluations_per_value
-    if budget is None:
-        budget = copies * (DEFAULT_BUDGET if standard_error is None else LONGEST_BUDGET)
+    if budget is not None:
+        if row_budget is not None:
+            raise InputError("budget= is for the whole call and row_budget= for each row; give one of them")
+        row_budget = _share(int(budget), game, len(rows))
+    elif row_budget is None:
+        row_budget = copies * (DEFAULT_BUDGET if standard_error is None else LONGEST_BUDGET)
         if estimator.name == "exact":
-            budget = copies * 2**MOST_PLAYERS
+            row_budget = copies * 2**MOST_PLAYERS
     # v(all) is part of a row's budget; v(none) is evaluated once for the whole game.
-    per_row = int(budget) // copies - 1
+    per_row = int(row_budget) // copies - 1
     counts = rows.active.sum(axis=1)
-    _check(estimator, int(counts.max()), per_row, budget, copies)
+    words = f"row_budget={row_budget:,}"
+    if budget is not None:
+        words = f"budget={budget:,} for {len(rows):,} rows, {max(0, row_budget):,} each (row_budget= is for each row)"
+    _check(estimator, int(counts.max()), per_row, words, copies)
     started, spent = perf_counter(), game.evaluations
     values = np.zeros((len(rows), game.n_players, game.n_outputs))
     errors = np.zeros_like(values)
@@ -170,18 +183,24 @@ def _ask(explainer: HasPrior, data: Any, full: Array, n_players: int) -> Prior:
     return Prior(values, scales)
 
 
-def _check(estimator: Estimator, most: int, per_row: int, budget: int, copies: int) -> None:
+def _share(budget: int, game: Game, n_rows: int) -> int:
+    """What each row may cost, v(all) included, so that all together with every v(none) cost at most `budget`."""
+    own = 0 if game.own_reference is None else n_rows
+    return (budget - game.evaluations_per_value - own) // n_rows
+
+
+def _check(estimator: Estimator, most: int, per_row: int, given: str, copies: int) -> None:
+    """Refuses a budget (`given`, in words) that is too small for rows with so many active players."""
     least = estimator.least(most) if most > 1 else 0
     each = f" for each of {copies} background rows" if copies > 1 else ""
     if estimator.name == "exact" and most > 1 and not enumerable(most, per_row):
         raise BudgetError(
-            f"exact needs 2**{most} evaluations per row{each}; the budget is {budget:,} and the most it does is "
+            f"exact needs 2**{most} evaluations per row{each}, got {given}, and the most it does is "
             f"2**{MOST_PLAYERS}; use 'kernel' or 'permutation'"
         )
     if per_row < least:
         raise BudgetError(
-            f"{estimator.name} needs at least {least + 1:,} evaluations per row for {most} players{each}, "
-            f"got budget={budget:,}"
+            f"{estimator.name} needs at least {least + 1:,} evaluations per row for {most} players{each}, got {given}"
         )
 
 

@@ -54,7 +54,7 @@ def evaluate(
     game: Game | None,
     rows: int,
     method: str,
-    budget: int | None,
+    row_budget: int | None,
     confidence: float,
     slices: Slices,
     seed: int,
@@ -91,7 +91,7 @@ def evaluate(
     chosen = possible[np.sort(numpy_generator(seed, "rows to evaluate").choice(len(possible), count, replace=False))]
     some = take_rows(X, chosen)
 
-    truth = shapley(game, some, method, budget=budget, views=0, seed=seed, progress=progress)
+    truth = shapley(game, some, method, row_budget=row_budget, views=0, seed=seed, progress=progress)
     attached = copy(explainer)
     attached._attach(fitted, game)
     predicted = attached.explain(some, confidence=None if calibration is None else confidence)
@@ -453,7 +453,9 @@ def _notes(coverage: Coverage | None, confidence: float, seen: Compared, refused
             f"{100 * confidence:.4g}% bounds as they are; a row counts as missed only beyond its label's noise"
         )
     if not seen.noise_known:
-        notes.append("some labels have no standard error, so bounds and errors were not judged; give a larger budget")
+        notes.append(
+            "some labels have no standard error, so bounds and errors were not judged; give a larger row_budget="
+        )
     if refused:
         notes.append(
             f"{refused:,} of {rows:,} rows cannot be explained and were left out: they hold categories or missing "

@@ -194,7 +194,7 @@ class CoRTX:
         recipe = self.resolved_recipe(images=game.of_images)
         return make_plan(game, game.rows(X), budget, recipe, int(self.seed))
 
-    def calibrate(self, rows: Any, *, budget: int | None = None, progress: bool | None = None) -> CoRTX:
+    def calibrate(self, rows: Any, *, row_budget: int | None = None, progress: bool | None = None) -> CoRTX:
         """Makes the bounds of ``explain(confidence=...)`` from rows that the fit has not seen, and keeps them.
 
         Parameters
@@ -203,7 +203,7 @@ class CoRTX:
             An `Explanation` with its rows and standard errors (from `cortx.shapley`), or a table to label here, with
             the model. Bounds hold for rows like these, so take recent ones: new rows give new bounds. Rows of the
             training table count as unseen if the fit was told to `leave_out` them.
-        budget:
+        row_budget:
             Model evaluations for each row of a table; by default what labels of a fit cost.
         """
         fitted, game = self.fitted, self._game
@@ -214,8 +214,8 @@ class CoRTX:
                 self._read(plain(rows.data))
         else:
             self._read(plain(rows))
-            budget = label_budget(game) if budget is None else budget
-            rows = shapley(game, rows, budget=budget, views=0, seed=self.seed, progress=progress)
+            row_budget = label_budget(game) if row_budget is None else row_budget
+            rows = shapley(game, rows, row_budget=row_budget, views=0, seed=self.seed, progress=progress)
         labels = given_labels(rows, game, None, None)
         spent = game.evaluations
         calibration = calibrate_network(fitted.network, game, fitted.spec.schema, labels)
@@ -310,7 +310,7 @@ class CoRTX:
         *,
         confidence: float | None = None,
         tolerance: float | None = None,
-        budget: int | None = None,
+        row_budget: int | None = None,
         progress: bool | None = None,
     ) -> Explanation:
         """Attributions and rankings of rows in one forward pass.
@@ -330,8 +330,9 @@ class CoRTX:
             Rows whose error bound is larger are refined with the model, starting from the explainer's answer, until
             it is not (``refined`` says which); ``explanation.evaluations`` says at what price. `confidence` is then
             0.9 unless given.
-        budget:
-            Evaluations that refining one row may cost, at most; by default 65,536 (times the rows of a background).
+        row_budget:
+            Model evaluations that refining one row may cost, at most; by default 65,536 (times the rows of a
+            background).
         """
         started = perf_counter()
         X = plain(X)
@@ -340,14 +341,18 @@ class CoRTX:
             confidence = 0.9 if confidence is None else confidence
             if isinstance(tolerance, (bool, str)) or not tolerance > 0:
                 raise InputError(f"tolerance must be positive, got {tolerance!r}")
-            if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, np.integer))):
-                raise InputError(f"budget must be a whole number of model evaluations, got {budget!r}")
+            if row_budget is not None and (
+                isinstance(row_budget, bool) or not isinstance(row_budget, (int, np.integer))
+            ):
+                raise InputError(f"row_budget must be a whole number of model evaluations, got {row_budget!r}")
             if self._game is None:
                 raise InputError(
                     "tolerance= refines rows with the model, and none is attached; load the explainer with model=..."
                 )
-        elif budget is not None:
-            raise InputError("budget= limits what tolerance= may spend on a row; give tolerance= too, or leave it out")
+        elif row_budget is not None:
+            raise InputError(
+                "row_budget= limits what tolerance= may spend on a row; give tolerance= too, or leave it out"
+            )
         factors = None
         if confidence is not None:
             # Rows that are refined have a risk of their own: with a tolerance each side takes half of it.
@@ -369,8 +374,8 @@ class CoRTX:
             assert confidence is not None
             spent = self._game.evaluations
             answer, bounds = refine(
-                self._game, X, answer, bounds, tolerance=float(tolerance), confidence=confidence, budget=budget,
-                seed=self.fitted.seed, show=progress,
+                self._game, X, answer, bounds, tolerance=float(tolerance), confidence=confidence,
+                row_budget=row_budget, seed=self.fitted.seed, show=progress,
             )  # fmt: skip
             evaluations += self._game.evaluations - spent
         single = len(spec.base_values) == 1
@@ -619,7 +624,7 @@ class CoRTX:
         game: Game | None = None,
         rows: int = 200,
         method: str = "auto",
-        budget: int | None = None,
+        row_budget: int | None = None,
         confidence: float = 0.9,
         slices: Slices = (),
         seed: int = 0,
@@ -631,7 +636,7 @@ class CoRTX:
         ----------
         X:
             Rows that the fit has not seen, as they come today. All are compared with the training table; `rows` of
-            them are labelled with ``cortx.shapley(game, X, method, budget=budget)``.
+            them are labelled with ``cortx.shapley(game, X, method, row_budget=row_budget)``.
         game:
             The model of today; by default the explainer's own.
         confidence:
@@ -643,8 +648,8 @@ class CoRTX:
         from cortx.explainer.evaluation import evaluate
 
         return evaluate(
-            self, X, game=game, rows=rows, method=method, budget=budget, confidence=confidence, slices=slices,
-            seed=seed, progress=progress,
+            self, X, game=game, rows=rows, method=method, row_budget=row_budget, confidence=confidence,
+            slices=slices, seed=seed, progress=progress,
         )  # fmt: skip
 
     def __repr__(self) -> str:

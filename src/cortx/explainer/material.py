@@ -128,7 +128,7 @@ def rough_labels(
     if kept is None:
         budget, n_rows = game.evaluations_per_value * walk_values(game, pairs), len(data)
         own = data if not together.several else take_rows(data, np.arange(n_rows)[together.share(n_rows)])
-        labels = shapley(game, own, "permutation", budget=budget, views=0, seed=seed, progress=show)
+        labels = shapley(game, own, "permutation", row_budget=budget, views=0, seed=seed, progress=show)
         labels = _gathered(labels, data, together)
         checkpoint.save("rough", pack_labels(labels), **label_facts(labels))
     else:

@@ -80,18 +80,18 @@ def refine(
     *,
     tolerance: float,
     confidence: float,
-    budget: int | None,
+    row_budget: int | None,
     seed: int,
     show: bool | None,
 ) -> tuple[Predicted, Bounds]:
-    """Asks the model about the rows whose error bound exceeds the tolerance, until none does or the budget is spent.
+    """Asks the model about the rows whose error bound exceeds the tolerance, until none does or `row_budget` is spent.
 
     Each round is a paired regression whose prior is what was known before. The bounds of refined rows come from its
     posterior, at half the risk that `confidence` leaves; `bounds` must have been made at the other half.
     """
     assert answer.typical is not None
     copies = game.evaluations_per_value
-    most = copies * LONGEST_BUDGET if budget is None else budget
+    most = copies * LONGEST_BUDGET if row_budget is None else row_budget
     risk = (1 - confidence) / 2
     values, scales = answer.values.copy(), answer.typical.copy()
     lower, upper, error, refined = bounds.lower.copy(), bounds.upper.copy(), bounds.error.copy(), bounds.refined.copy()
@@ -105,7 +105,7 @@ def refine(
             ask = min(enough if 2 * ask >= enough else ask, (most - spent - 1) // copies)
             known = _SoFar(values[waiting], scales[waiting])
             labels = shapley(
-                game, take_rows(X, waiting), Amortized(), budget=copies * ask + copies, explainer=known, views=0,
+                game, take_rows(X, waiting), Amortized(), row_budget=copies * ask + copies, explainer=known, views=0,
                 seed=stream_seed(seed, "refine", round_), progress=False,
             )  # fmt: skip
             shape = known.values.shape

@@ -137,7 +137,7 @@ class LabelStore:
                 some = fresh[start : start + size]
                 data = take_rows(rows.data, some)
                 try:
-                    part = shapley(game, data, ask.method, budget=budget, views=views, seed=stream, progress=False)
+                    part = shapley(game, data, ask.method, row_budget=budget, views=views, seed=stream, progress=False)
                 except ModelError as error:
                     raise ModelError(f"{error}{self._consolation()}") from error
                 self._keep(ask, _Part(rows.words[some], replace(part, data=None)))

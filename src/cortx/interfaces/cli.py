@@ -279,7 +279,7 @@ def explain(
         float | None,
         typer.Option(help="Refine rows with the model until their error bound is this small.", show_default=False),
     ] = None,
-    refine_budget: Annotated[
+    row_budget: Annotated[
         int | None,
         typer.Option(help="Model evaluations that --tolerance may spend on one row.", min=1, show_default=False),
     ] = None,
@@ -325,7 +325,7 @@ def explain(
     """
     if engine is not None or "://" in table or Path(table).is_dir():
         for option, value in (
-            ("--plot", plot), ("--tolerance", tolerance), ("--refine-budget", refine_budget), ("--reasons", reasons),
+            ("--plot", plot), ("--tolerance", tolerance), ("--row-budget", row_budget), ("--reasons", reasons),
             ("--exclude", exclude), ("--direction", direction), ("--output", output),
         ):  # fmt: skip
             if value not in (None, []):
@@ -338,7 +338,7 @@ def explain(
     if workers is not None or address is not None or gpus_per_worker:
         raise InputError("--workers, --address and --gpus-per-worker are for folders; give --engine too")
     _explain_file(
-        explainer, Path(table), Path(out), model, outputs, top, plot, confidence, tolerance, refine_budget, reasons,
+        explainer, Path(table), Path(out), model, outputs, top, plot, confidence, tolerance, row_budget, reasons,
         exclude, direction, output,
     )  # fmt: skip
 
@@ -353,7 +353,7 @@ def _explain_file(
     plot: Path | None,
     confidence: float | None,
     tolerance: float | None,
-    refine_budget: int | None,
+    row_budget: int | None,
     reasons: int | None,
     exclude: list[str] | None,
     direction: Direction | None,
@@ -366,7 +366,7 @@ def _explain_file(
     _check_endings((out, TABLE_ENDINGS if reasons is None else (*TABLE_ENDINGS, ".json")), (plot, (".png",)))
     if model is not None and outputs:
         raise InputError("--model and --outputs both give the model's output; use one of them")
-    _check_explain_options(top, reasons, tolerance, refine_budget, exclude, direction, output)
+    _check_explain_options(top, reasons, tolerance, row_budget, exclude, direction, output)
     loaded = load(explainer, None if model is None else load_model(model))
     rows = read_file(table)
     known = _output_columns(rows, outputs, table)
@@ -374,7 +374,7 @@ def _explain_file(
         # Reasons say how sure they are, if anybody knows.
         confidence = None if loaded.fitted.calibration is None else min(0.9, loaded.calibration.most_confident)
     explanation = loaded.explain(
-        _known_columns(rows, loaded), known, confidence=confidence, tolerance=tolerance, budget=refine_budget
+        _known_columns(rows, loaded), known, confidence=confidence, tolerance=tolerance, row_budget=row_budget
     )
     if reasons is None:
         write_file(explanation_frame(explanation, top), out)
@@ -407,7 +407,7 @@ def evaluate(
     method: Annotated[
         str, typer.Option(help="auto (exact where the budget allows, else kernel), exact, kernel, permutation.")
     ] = "auto",
-    budget: Annotated[
+    row_budget: Annotated[
         int | None, typer.Option(help="Model evaluations for each row; by default 2,048.", show_default=False)
     ] = None,
     confidence: Annotated[float, typer.Option(help="The bounds to check, if the explainer is calibrated.")] = 0.9,
@@ -449,8 +449,8 @@ def evaluate(
     every = read_file(table)
     parts = {name: every[name].to_numpy() for name in _present(every, slices or [], "--slice", table)}
     report = loaded.evaluate(
-        _known_columns(every, loaded), game=game, rows=rows, method=method, budget=budget, confidence=confidence,
-        slices=parts, seed=seed,
+        _known_columns(every, loaded), game=game, rows=rows, method=method, row_budget=row_budget,
+        confidence=confidence, slices=parts, seed=seed,
     )  # fmt: skip
     show_evaluation(report, explainer)
     if json_file is not None:
@@ -577,7 +577,7 @@ def _check_explain_options(
     top: int | None,
     reasons: int | None,
     tolerance: float | None,
-    refine_budget: int | None,
+    row_budget: int | None,
     exclude: list[str] | None,
     direction: Direction | None,
     output: str | None,
@@ -585,8 +585,8 @@ def _check_explain_options(
     """Options that only mean something beside another one."""
     if top is not None and reasons is not None:
         raise InputError("--top and --reasons both choose what is written; use one of them")
-    if refine_budget is not None and tolerance is None:
-        raise InputError("--refine-budget limits what --tolerance spends; give --tolerance too")
+    if row_budget is not None and tolerance is None:
+        raise InputError("--row-budget limits what --tolerance spends; give --tolerance too")
     for option, value in (("--exclude", exclude), ("--direction", direction), ("--output", output)):
         if value and reasons is None:
             raise InputError(f"{option} belongs to reason codes; give --reasons K too")

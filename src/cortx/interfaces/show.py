@@ -114,7 +114,7 @@ def show_evaluation(report: QualityReport, explainer: Path) -> None:
         if shown is not None:
             console.print(shown)
     if result["label_standard_error"] > 0.5 * result["l2"]:
-        console.print("The labels' own error is a large part of the distance; raise --budget for a sharper look.")
+        console.print("The labels' own error is a large part of the distance; raise --row-budget for a sharper look.")
     for words in report.notes:
         console.print(f"Note: {words}.", highlight=False, markup=False)
     console.print(_verdict_panel(report))

@@ -326,7 +326,7 @@ class ImageStudy:
         """The paper's recipe: contrastive pre-training on all images, KernelSHAP labels for 5% of them."""
         train = self.data[0]
         chosen = numpy_generator(self.seed, "paper labels").choice(len(train), self.scale.paper_labels, replace=False)
-        labels = shapley(self.surrogate, train[chosen], "kernel", budget=KERNEL, seed=self.seed, progress=self.show)
+        labels = shapley(self.surrogate, train[chosen], "kernel", row_budget=KERNEL, seed=self.seed, progress=self.show)
         recipe = get_recipe("paper", images=True)
         pretrain = replace(recipe.pretrain, n_positives=self.scale.paper_positives)
         if self.scale.recipe == "quick":
@@ -349,7 +349,7 @@ class ImageStudy:
         """Converged labels of the first test images, for the class that the surrogate predicts."""
         images = self.images[: self.scale.truths]
         found = shapley(
-            self.surrogate, images, "kernel", budget=self.scale.truth_budget,
+            self.surrogate, images, "kernel", row_budget=self.scale.truth_budget,
             seed=stream_seed(self.seed, "truth"), progress=self.show,
         )  # fmt: skip
         classes = np.asarray(found.outputs).argmax(axis=1)
@@ -371,8 +371,8 @@ class ImageStudy:
         facts["cortx"] = self._measured("cortx", explainer.explain)
         facts["cortx"] |= self._on_device(explainer)
         few = self.images[: max(2, len(self.images) // 20)]  # a first pass, so that no clock counts what is made once
-        shapley(self.surrogate, few, "kernel", budget=KERNEL, seed=self.seed, progress=False)
-        found = shapley(self.surrogate, self.images, "kernel", budget=KERNEL, seed=self.seed, progress=False)
+        shapley(self.surrogate, few, "kernel", row_budget=KERNEL, seed=self.seed, progress=False)
+        found = shapley(self.surrogate, self.images, "kernel", row_budget=KERNEL, seed=self.seed, progress=False)
         np.savez(self.path("values-kernel", "npz"), values=np.asarray(found.values, dtype=np.float32))
         facts["kernel"] = {
             "images_per_second": len(self.images) / found.seconds,

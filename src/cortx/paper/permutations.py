@@ -72,7 +72,7 @@ def run(
 
 def _rival(method: str, game: Game, budget: int, seed: int) -> Rival:
     build: Any = RIVALS[method]
-    rival: Rival = build(game, budget=budget, seed=seed)
+    rival: Rival = build(game, row_budget=budget, seed=seed)
     return rival
 
 

@@ -376,7 +376,7 @@ def _sampling(task: Task, problem: Problem, context: Context) -> dict[str, Any]:
     index = _some(problem, context.scale.sampled_rows)
     # Labels of Bankruptcy come from the same estimator: a rival must not share their draws.
     seed = stream_seed(task.seed, "rival")
-    rival = Sampled(problem.game, task.method, budget=int(task.at), seed=seed)  # type: ignore[arg-type]
+    rival = Sampled(problem.game, task.method, row_budget=int(task.at), seed=seed)  # type: ignore[arg-type]
     try:
         rival.explain(problem.x_test[index[:2]])
         shown = rival.explain(problem.x_test[index])

@@ -307,12 +307,12 @@ def _labels(
     """Exact values of the rows and of their copies, (rows, players) each."""
     name, budget = ("exact", None) if method == "shapley" else (method, _all_coalitions(pairs.rows.active))
     if labels is None:
-        labels = shapley(game, data, name, budget=budget, views=0, progress=progress)
+        labels = shapley(game, data, name, row_budget=budget, views=0, progress=progress)
     expected = (len(pairs.rows), game.n_players)
     if labels.values.shape != expected:
         raise InputError(f"labels have shape {labels.values.shape}, expected {expected}: those of the same rows")
     copies = write_table(pairs.masked, pairs.table.schema)
-    masked = shapley(game, copies, name, budget=budget, views=0, progress=progress)
+    masked = shapley(game, copies, name, row_budget=budget, views=0, progress=progress)
     for part in (labels, masked):
         if part.error_std is not None and np.any(part.error_std > 0):
             raise InputError("the theorems need exact values, and some have a standard error; use fewer players")

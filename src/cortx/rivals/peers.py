@@ -66,7 +66,7 @@ class Problem:
 class Peer(Rival):
     """A peer's explainer with a game's model, reference row and output.
 
-    `budget` is what a row costs at most, in model evaluations (v(none) aside, once for a call). One of them gives
+    `row_budget` is what a row costs at most, in model evaluations (v(none) aside, once for a call). One of them gives
     v(all) for the result, as in `cortx.shapley`; how a peer spends the others stands at its class. The peers draw from
     the global generators of NumPy and torch, which are seeded for them and restored, one row after another: unlike in
     `cortx.shapley` the draws of a row depend on its place. There are no standard errors.
@@ -76,14 +76,14 @@ class Peer(Rival):
 
     library: ClassVar[str]
 
-    def __init__(self, game: Game, *, budget: int | None = None, seed: int = 0) -> None:
+    def __init__(self, game: Game, *, row_budget: int | None = None, seed: int = 0) -> None:
         try:
             importlib.import_module(self.library)
         except ImportError as error:
             raise need(self.library, f"the rival {self.name!r}", "peers") from error
-        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, np.integer))):
-            raise InputError(f"budget must be a whole number of model evaluations for each row, got {budget!r}")
-        self.game, self.budget, self.seed = game, DEFAULT_BUDGET if budget is None else int(budget), seed
+        if row_budget is not None and (isinstance(row_budget, bool) or not isinstance(row_budget, (int, np.integer))):
+            raise InputError(f"row_budget must be a whole number of model evaluations for each row, got {row_budget!r}")
+        self.game, self.row_budget, self.seed = game, DEFAULT_BUDGET if row_budget is None else int(row_budget), seed
 
     @abstractmethod
     def attributions(self, problem: Problem) -> Array:
@@ -121,8 +121,10 @@ class Peer(Rival):
             raise InputError(f"{self.name} cannot mask missing values; fill them in the rows and in the reference")
         if game.n_outputs > 1:
             raise InputError(f"{self.name} explains one output, and the game has {game.n_outputs}; give it target=")
-        if self.budget < 2 * n + 2:
-            raise BudgetError(f"{self.name} needs at least {2 * n + 2} evaluations for {n} features, got {self.budget}")
+        if self.row_budget < 2 * n + 2:
+            raise BudgetError(
+                f"{self.name} needs at least {2 * n + 2} evaluations for {n} features, got {self.row_budget}"
+            )
 
 
 class ShapKernel(Peer):
@@ -138,7 +140,7 @@ class ShapKernel(Peer):
         import shap
 
         explainer = shap.KernelExplainer(problem.function, problem.absent)
-        values: Array = explainer.shap_values(problem.matrix, nsamples=self.budget - 2, l1_reg=False, silent=True)
+        values: Array = explainer.shap_values(problem.matrix, nsamples=self.row_budget - 2, l1_reg=False, silent=True)
         return values
 
 
@@ -153,29 +155,31 @@ class ShapPermutation(Peer):
 
         masker = shap.maskers.Independent(problem.absent)
         explainer = shap.PermutationExplainer(problem.function, masker, seed=_seed32(self.seed, self.name))
-        return _one_by_one(explainer, problem, self.budget - 1)
+        return _one_by_one(explainer, problem, self.row_budget - 1)
 
 
 class ShapExact(Peer):
     """``shap.ExactExplainer``: all 2**n coalitions of the features that differ from the reference.
 
-    `budget`, by default 100,000 as in shap, only says what is too much.
+    `row_budget`, by default 100,000 as in shap, only says what is too much.
     """
 
     name: ClassVar[str] = "shap-exact"
     library: ClassVar[str] = "shap"
 
-    def __init__(self, game: Game, *, budget: int | None = None, seed: int = 0) -> None:
-        super().__init__(game, budget=100_001 if budget is None else budget, seed=seed)
+    def __init__(self, game: Game, *, row_budget: int | None = None, seed: int = 0) -> None:
+        super().__init__(game, row_budget=100_001 if row_budget is None else row_budget, seed=seed)
 
     def attributions(self, problem: Problem) -> Array:
         import shap
 
         needs = 2**problem.most_active + 1
-        if needs > self.budget:
-            raise BudgetError(f"{self.name} needs {needs:,} evaluations for a row, and the budget is {self.budget:,}")
+        if needs > self.row_budget:
+            raise BudgetError(
+                f"{self.name} needs {needs:,} evaluations for a row, and the budget is {self.row_budget:,}"
+            )
         explainer = shap.ExactExplainer(problem.function, shap.maskers.Independent(problem.absent))
-        return _one_by_one(explainer, problem, self.budget - 1)
+        return _one_by_one(explainer, problem, self.row_budget - 1)
 
 
 class CaptumKernel(Peer):
@@ -191,7 +195,7 @@ class CaptumKernel(Peer):
         from captum.attr import KernelShap
 
         inputs, absent = problem.tensor(problem.matrix), problem.tensor(problem.absent)
-        method, n_samples = KernelShap(problem.forward), self.budget - 1
+        method, n_samples = KernelShap(problem.forward), self.row_budget - 1
         parts = [
             method.attribute(row[None], baselines=absent, n_samples=n_samples, perturbations_per_eval=n_samples)
             for row in inputs
@@ -213,7 +217,7 @@ class CaptumSampling(Peer):
 
         inputs, absent = problem.tensor(problem.matrix), problem.tensor(problem.absent)
         method, n = ShapleyValueSampling(problem.forward), inputs.shape[1]
-        n_samples = (self.budget - 2) // n
+        n_samples = (self.row_budget - 2) // n
         parts = [
             method.attribute(part, baselines=absent, n_samples=n_samples, perturbations_per_eval=n)
             for part in torch.split(inputs, max(1, self.game.model.chunk_rows // n))
@@ -241,7 +245,7 @@ class ShapiqKernel(Peer):
                 def game(coalitions: npt.NDArray[np.bool_], row: Array = row) -> Array:
                     return problem.function(np.where(coalitions, row, problem.absent))
 
-                parts.append(approximator.approximate(self.budget - 1, game).get_n_order_values(1))
+                parts.append(approximator.approximate(self.row_budget - 1, game).get_n_order_values(1))
         return np.stack(parts)
 
 

@@ -11,7 +11,7 @@ from cortx.rivals.base import Rival
 
 
 class Sampled(Rival):
-    """`cortx.shapley` with `budget` model evaluations for each row, v(all) among them.
+    """`cortx.shapley` with `row_budget` model evaluations for each row, v(all) among them.
 
     Rows whose coalitions the budget covers are enumerated, and so exact. `outputs` saves nothing here: v(all) is
     evaluated with the rest. Several outputs are explained at once.
@@ -24,13 +24,13 @@ class Sampled(Rival):
         game: Game,
         method: Literal["kernel", "permutation"] | None = None,
         *,
-        budget: int = DEFAULT_BUDGET,
+        row_budget: int = DEFAULT_BUDGET,
         seed: int = 0,
     ) -> None:
-        self.game, self.method, self.budget, self.seed = game, method or self.name, budget, seed
+        self.game, self.method, self.row_budget, self.seed = game, method or self.name, row_budget, seed
 
     def explain(self, X: Any, outputs: Any = None) -> Explanation:
-        return shapley(self.game, X, self.method, budget=self.budget, views=0, seed=self.seed, progress=False)
+        return shapley(self.game, X, self.method, row_budget=self.row_budget, views=0, seed=self.seed, progress=False)
 
 
 class SampledPermutation(Sampled):

@@ -106,7 +106,9 @@ class StreamFeed:
         if not self.labelled:
             return game.full_values(rows), None
         seed = self.seed if pass_ == 0 else stream_seed(self.seed, "pass", pass_)
-        made = shapley(game, rows.table, "permutation", budget=self.rough_budget, views=0, seed=seed, progress=False)
+        made = shapley(
+            game, rows.table, "permutation", row_budget=self.rough_budget, views=0, seed=seed, progress=False
+        )
         outputs = np.asarray(made.outputs, dtype=np.float64).reshape(len(rows), game.n_outputs)
         values = np.asarray(made.values).reshape(len(rows), game.n_players, game.n_outputs)
         labels = LabelSet(

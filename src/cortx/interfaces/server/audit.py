@@ -45,7 +45,7 @@ class Auditor:
     on_result, on_alarm, on_evaluations:
         Called in the audit's thread: with the facts of each audited row (l2, covered, rank_agreement, evaluations,
         seconds), once with the message of the alarm, and with what each row cost, audited or failed.
-    budget:
+    row_budget:
         Model evaluations for each audited row; by default what labels of a fit cost.
     """
 
@@ -60,7 +60,7 @@ class Auditor:
         on_result: Callable[[Result], None] | None = None,
         on_alarm: Callable[[str], None] | None = None,
         on_evaluations: Callable[[int], None] | None = None,
-        budget: int | None = None,
+        row_budget: int | None = None,
     ) -> None:
         if explainer.game is None:
             raise InputError("the audit explains rows again with the model; load the explainer with model=...")
@@ -72,7 +72,7 @@ class Auditor:
         self._last: dict[bytes, None] = {}
         self._closing = threading.Event()
         self._pace = Pace(cpu, perf_counter, self._closing.wait)
-        self._judge = Judge(explainer, self._pace, confidence, seed, budget)
+        self._judge = Judge(explainer, self._pace, confidence, seed, row_budget)
         self._draws = numpy_generator(seed, "audited rows")
         self._skip = int(self._draws.geometric(self.share))
         self._change = threading.Condition()

@@ -45,13 +45,14 @@ OUTPUTS_DIFFER = (
 class Judge:
     """Explains rows again, and weighs what that says; `alarm` stays once it is raised."""
 
-    def __init__(self, explainer: CoRTX, pace: Pace, confidence: float, seed: int, budget: int | None) -> None:
+    def __init__(self, explainer: CoRTX, pace: Pace, confidence: float, seed: int, row_budget: int | None) -> None:
         assert explainer.game is not None
         fitted, game = explainer.fitted, copy(explainer.game)  # a copy: it counts its evaluations on its own
         game.model = Paced(game.model, pace)
         self.game, self.explainer = game, copy(explainer)
         self.explainer._attach(fitted, game)
-        self.seed, self.budget = stream_seed(seed, "audit"), label_budget(game) if budget is None else int(budget)
+        self.seed = stream_seed(seed, "audit")
+        self.row_budget = label_budget(game) if row_budget is None else int(row_budget)
         self.alarm: str | None = None
         self.count = 0
         calibration = fitted.calibration
@@ -77,7 +78,9 @@ class Judge:
         game.__dict__.pop("base_values", None)
         if self.alarm is None and self.count % PROBE_EVERY == 0:
             self.alarm = self._fingerprint()
-        truth = shapley(game, self._data(matrix_row), budget=self.budget, views=0, seed=self.seed, progress=False)
+        truth = shapley(
+            game, self._data(matrix_row), row_budget=self.row_budget, views=0, seed=self.seed, progress=False
+        )
         self.count += 1
         result = self._weigh(truth, values, outputs)
         if self.alarm is None:
