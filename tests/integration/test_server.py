@@ -493,6 +493,52 @@ def test_deadlines(world: World, client: httpx.Client) -> None:
     assert order == ["live", 504, 200]
 
 
+def wait_until(holds: Callable[[], Any]) -> None:
+    """Waits for what must come, however slow the machine is."""
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_hung_model_takes_nobody_else_down_and_comes_back(world: World) -> None:
+    other = shutil.copytree(world.artifact, world.folder / "neighbour.cortx")
+    models = ("--model", "wine=wine_model:model", "--model", "neighbour=wine_model:model")
+    hang, hanging = world.folder / "hang", world.record(alcohol=world.module.HANGS)
+    served: dict[str, Any] = {"artifacts": (world.artifact, other), "model": False}
+    with (
+        serving(world, *models, "--stall", "0.5", "--max-queue", "3", **served) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+
+        def ask_for(name: str, record: dict[str, Any], deadline: str = "30") -> int:
+            body = {"model": name, "records": [record]}
+            return client.post("/explain", json=body, headers={"x-deadline": deadline}).status_code
+
+        def is_well(path: str) -> bool:
+            return client.get(path).status_code == 200
+
+        hang.touch()
+        assert ask_for("wine", hanging, "0.05") == 504
+        statuses = []
+        while is_well("/v2/health/ready"):
+            statuses.append(ask_for("wine", world.record(), "0.05"))
+        statuses += [ask_for("wine", world.record()) for _ in range(10)]
+        assert set(statuses) <= {503, 504}
+        assert statuses[-1] == 503
+        assert not is_well("/v2/models/wine/ready")
+        assert not is_well("/v1/models/wine")
+        assert is_well("/v2/models/neighbour/ready")
+        assert ask_for("neighbour", world.record()) == 200
+        wait_until(lambda: not is_well("/v2/health/live"))
+        hang.unlink()
+        wait_until(lambda: is_well("/v2/health/ready"))
+        assert is_well("/v2/health/live")
+        assert ask_for("wine", world.record()) == 200
+        stalled = [line for line in server.logs() if line["event"] == "model_stalled"]
+        assert [line["model"] for line in stalled] == ["wine"]
+
+
 # Many at once -------------------------------------------------------------------------------------------------
 
 

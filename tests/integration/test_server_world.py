@@ -23,6 +23,7 @@ import cortx
 
 MODEL = '''
 """Three probabilities from wines. Some rows make it fail or wait, as real models do."""
+import os
 import time
 
 import numpy as np
@@ -35,7 +36,7 @@ wines.columns = ["alcohol", "acid", "ash", "alkalinity"]
 wines["colour"] = np.where(data["color_intensity"] > 5, "dark", np.where(data["hue"] > 1, "light", "pale"))
 wines["bottles"] = (data["proline"] // 10).astype(int)
 wines.loc[::9, "ash"] = np.nan
-FAILS, WAITS, SLOW = 666.0, 777.0, 99.0
+FAILS, WAITS, HANGS, SLOW = 666.0, 777.0, 888.0, 99.0
 
 
 def model(frame):
@@ -44,6 +45,8 @@ def model(frame):
         raise ValueError("secret-value-666")
     if (alcohol == WAITS).any():
         time.sleep(3)
+    while (alcohol == HANGS).any() and os.path.exists("hang"):
+        time.sleep(0.01)
     if (frame["acid"].to_numpy(float) == SLOW).any():
         time.sleep(0.3)
     return probabilities(frame)

@@ -132,3 +132,55 @@ def test_a_failure_of_the_runner_itself_is_everybodys_error() -> None:
             assert answer.status == 500
 
     asyncio.run(main())
+
+
+def status_of(answer: Any) -> int:
+    assert isinstance(answer, HttpError)
+    return answer.status
+
+
+def test_requests_behind_a_hung_call_give_their_place_back() -> None:
+    run, told = Doubler(), list[float]()
+    batcher: Batcher[int] = Batcher(run, max_queue=4, max_batch=64, stall=0.3, on_stall=told.append)
+
+    async def main() -> None:
+        run.free.clear()
+        before = []
+        while not batcher.stalled:  # each time more rows than the queue holds would be there, had none left it
+            together = [batcher.submit(1, 2, 0.05), batcher.submit(2, 2, 0.05)]
+            before += await asyncio.gather(*together, return_exceptions=True)
+            assert batcher.queued_rows == 0
+        assert len(before) > 4
+        assert {status_of(answer) for answer in before} == {504}
+        with pytest.raises(HttpError, match="at its last call") as caught:
+            batcher.submit(3, 1, 10)
+        assert caught.value.status == 503
+        assert dict(caught.value.headers)[b"retry-after"].isdigit()
+        run.free.set()
+        while batcher.stalled:
+            await asyncio.sleep(0.01)
+        assert await batcher.submit(4, 4, 10) == 8
+        assert batcher.queued_rows == 0
+        assert batcher.busy_seconds == 0
+
+    asyncio.run(main())
+    assert len(told) == 1
+    assert run.batches == [[1, 2], [4]], "what had expired was not worked on"
+
+
+def test_a_request_that_waits_when_the_call_returns_is_answered() -> None:
+    run = Doubler()
+    batcher: Batcher[int] = Batcher(run, max_queue=4, max_batch=64)
+
+    async def main() -> None:
+        run.free.clear()
+        with pytest.raises(HttpError):
+            await batcher.submit(1, 4, 0.05)
+        patient = batcher.submit(5, 4, 60)  # the queue has room, though the worker is still at the first
+        with pytest.raises(HttpError) as caught:
+            batcher.submit(6, 1, 60)
+        assert caught.value.status == 429, "those that wait count"
+        run.free.set()
+        assert await patient == 10
+
+    asyncio.run(main())

@@ -159,8 +159,11 @@ class Catalog:
             name=name,
             on_batch=on_batch,
             may_inline=lambda work: work.computes,
+            stall=self.settings.stall_seconds,
+            on_stall=lambda seconds: self.log.write("model_stalled", model=name, seconds=round(seconds, 3)),
         )
         metrics.queue_rows.set_function(lambda: batcher.queued_rows)
+        metrics.busy_seconds.set_function(lambda: batcher.busy_seconds)
         metrics.version(current.version)
         self._entries[name] = Entry(name, folder, model, examples, current, metrics, batcher, seen=seen)
         self.log.write("loaded", model=name, version=current.version, has_model=model is not None)
@@ -190,6 +193,16 @@ class Catalog:
         if not isinstance(name, str):
             raise HttpError(400, '"model" must be text')
         return self.get(name)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether a model hangs."""
+        return any(entry.batcher.stalled for entry in self)
+
+    @property
+    def dead(self) -> bool:
+        """Whether a model has hung for so long that a new process should take over."""
+        return any(entry.batcher.busy_seconds > self.settings.dead_seconds for entry in self)
 
     def audits(self) -> dict[str, dict[str, Any]]:
         states = {entry.name: entry.current.audit_state() for entry in self}

@@ -57,6 +57,14 @@ def serve(
     max_rows: Annotated[int, typer.Option(help="Rows of one request; past them 413.", min=1)] = 1_024,
     max_body: Annotated[int, typer.Option(help="Bytes of one request; past them 413.", min=1_024)] = 8 * 2**20,
     deadline: Annotated[float, typer.Option(help="Seconds in which a request is answered, or refused with 504.")] = 30,
+    stall: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds past which a call of the model counts as hung: its requests get 503, and readiness fails "
+            "until it returns; past twice as long liveness fails too. By default twice --deadline.",
+            show_default=False,
+        ),
+    ] = None,
     body_seconds: Annotated[float, typer.Option(help="Seconds in which a request must arrive whole.")] = 10,
     drain: Annotated[float, typer.Option(help="Seconds to answer what was accepted when SIGTERM comes.")] = 30,
     audit: Annotated[
@@ -86,7 +94,7 @@ def serve(
     settings = Settings(
         host=host, port=port, tokens=read_tokens(token_file, os.environ.get("CORTX_TOKENS")),
         allow_public=allow_public, confidence=confidence or None, max_queue=max_queue, max_rows=max_rows,
-        max_body=max_body, deadline=deadline, body_seconds=body_seconds, drain_seconds=drain, audit=audit,
+        max_body=max_body, deadline=deadline, stall=stall, body_seconds=body_seconds, drain_seconds=drain, audit=audit,
         audit_cpu=audit_cpu, threads=threads, log_requests=log_requests,
     )  # fmt: skip
     _check_libraries()

@@ -29,6 +29,7 @@ class ModelMetrics:
         self.predict_seconds = metrics.predict_seconds.labels(name)
         self.batch_rows = metrics.batch_rows.labels(name)
         self.queue_rows = metrics.queue_rows.labels(name)
+        self.busy_seconds = metrics.busy_seconds.labels(name)
         self.evaluations = metrics.evaluations.labels(name)
         self.rows = metrics.rows.labels(name)
         self.failed_versions = metrics.failed_versions.labels(name)
@@ -57,6 +58,9 @@ class Metrics:
             "cortx_batch_rows", "Rows that were worked on together.", ["model"], buckets=ROWS, registry=registry
         )
         self.queue_rows = Gauge("cortx_queue_rows", "Rows that wait or are worked on.", ["model"], registry=registry)
+        self.busy_seconds = Gauge(
+            "cortx_busy_seconds", "Seconds that the running batch has taken so far.", ["model"], registry=registry
+        )
         self.rows = Counter("cortx_rows", "Rows that were answered.", ["model"], registry=registry)
         self.evaluations = Counter("cortx_model_evaluations", "Evaluations of the model.", ["model"], registry=registry)
         self.rejected = Counter("cortx_rejected", "Requests that were refused.", ["model", "reason"], registry=registry)

@@ -82,10 +82,11 @@ def make_rare(catalog: Catalog, settings: Settings, needs_token: bool, draining:
         return as_json({"models": [entry.name for entry in catalog]})
 
     @app.get("/v1/models/{name}", tags=["KServe V1"], summary="Whether a model is ready.", openapi_extra=one,
-             responses=OBJECT | guarded | errors(404))  # fmt: skip
+             responses=OBJECT | guarded | errors(404, 503))  # fmt: skip
     async def v1_model(request: Request) -> Response:
         entry = catalog.get(request.path_params["name"])
-        return as_json({"name": entry.name, "ready": not draining()})
+        check_ready(draining(), entry.batcher.stalled)  # 503, as KServe's own server says it: probes read no body
+        return as_json({"name": entry.name, "ready": True})
 
     _add_v2(app, catalog, one, guarded, draining)
 
@@ -146,14 +147,14 @@ def _add_v2(
     async def server() -> Response:
         return as_json(protocol_v2.server_metadata())
 
-    @app.get("/v2/health/live", tags=tags, summary="Whether the server lives.", responses=OBJECT | errors(405))
+    @app.get("/v2/health/live", tags=tags, summary="Whether the server lives.", responses=OBJECT | errors(405, 503))
     async def live() -> Response:
+        check_alive(catalog)
         return as_json({"live": True})
 
     @app.get("/v2/health/ready", tags=tags, summary="Whether it takes requests.", responses=OBJECT | errors(405, 503))
     async def ready() -> Response:
-        if draining():
-            raise HttpError(503, "the server is stopping")
+        check_ready(draining(), catalog.stalled)
         return as_json({"ready": True})
 
     def found(request: Request) -> Entry:
@@ -170,13 +171,26 @@ def _add_v2(
         async def metadata(request: Request) -> Response:
             return as_json(protocol_v2.model_metadata(found(request).current))
 
-        @app.get(f"{path}/ready", tags=tags, summary="Whether a model is ready.", openapi_extra=one, responses=about,
-                 include_in_schema=shown)  # fmt: skip
+        @app.get(f"{path}/ready", tags=tags, summary="Whether a model is ready.", openapi_extra=one,
+                 responses=about | errors(503), include_in_schema=shown)  # fmt: skip
         async def model_ready(request: Request) -> Response:
             entry = found(request)
-            if draining():
-                raise HttpError(503, "the server is stopping")
+            check_ready(draining(), entry.batcher.stalled)
             return as_json({"name": entry.name, "ready": True})
+
+
+def check_ready(draining: bool, stalled: bool) -> None:
+    """Raises 503 unless requests are taken."""
+    if draining:
+        raise HttpError(503, "the server is stopping")
+    if stalled:
+        raise HttpError(503, "a model has not returned from its last call", (), "stalled")
+
+
+def check_alive(catalog: Catalog) -> None:
+    """Raises 503 where only a new process can help."""
+    if catalog.dead:
+        raise HttpError(503, "a model has hung for so long that the server should be started again", (), "stalled")
 
 
 def check_version(entry: Entry, version: str | None) -> None:

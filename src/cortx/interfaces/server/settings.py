@@ -29,6 +29,9 @@ class Settings:
     max_body: int = 8 * MIB
     deadline: float = 30.0
     """Seconds in which an accepted request is answered or refused; a request may ask for less."""
+    stall: float | None = None
+    """Seconds past which a batch counts as hung: requests for its model get 503 and the server is not ready, until the
+    call returns; None for twice the deadline."""
     body_seconds: float = 10.0
     """Seconds in which a request must have arrived whole."""
     drain_seconds: float = 30.0
@@ -49,6 +52,8 @@ class Settings:
         for name in ("deadline", "body_seconds", "drain_seconds", "watch_seconds", "audit_cpu"):
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}")
+        if self.stall is not None and not self.stall > 0:
+            raise InputError(f"--stall must be above 0, got {self.stall}")
         if not 0 <= self.port <= 65_535:
             raise InputError(f"--port must be between 0 and 65535, got {self.port}")
         if self.audit_cpu > 1:
@@ -62,6 +67,15 @@ class Settings:
                 f"--host {self.host} can be reached from other machines, so requests need tokens: give --token-file, "
                 "or the variable CORTX_TOKENS; --allow-public serves everybody who can reach it"
             )
+
+    @property
+    def stall_seconds(self) -> float:
+        return 2 * self.deadline if self.stall is None else self.stall
+
+    @property
+    def dead_seconds(self) -> float:
+        """Seconds past which a hung batch makes liveness fail, so that whoever watches restarts the process."""
+        return 2 * self.stall_seconds
 
     @property
     def loopback(self) -> bool:
