@@ -256,7 +256,18 @@ def running(*arguments: str) -> Iterator[Process]:
 
 
 def serve_arguments(served: Served, *more: str) -> tuple[str, ...]:
-    return ("cortx.interfaces.cli", "serve", str(served.artifact), "--model", served.model, "--port", "0", *more)
+    return (
+        "cortx.interfaces.cli",
+        "serve",
+        str(served.artifact),
+        "--model",
+        served.model,
+        "--port",
+        "0",
+        "--linger",
+        "0",
+        *more,
+    )
 
 
 class Asker:

@@ -40,6 +40,7 @@ def serve(folder: Path, *options: str) -> Iterator[Served]:
         port = found.getsockname()[1]
     command = [
         *(sys.executable, "-m", "cortx.interfaces.cli", "serve", "wine.cortx", "digits.cortx"),
+        *("--linger", "0"),
         *("--model", "wine=page_models:wine", "--model", "digits=page_models:digits"),
         *("--examples", "wine=wine.csv", "--port", str(port), *options),
     ]

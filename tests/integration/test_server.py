@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -615,6 +616,79 @@ def test_a_thousand_in_flight_when_sigterm_comes(world: World) -> None:
         assert status == 200, answer
         check_answer(world, record, answer["explanations"][0])
     assert [line["event"] for line in server.logs()][-1] == "stopped"
+
+
+def events(server: Running) -> list[str]:
+    return [line["event"] for line in server.logs()]
+
+
+def test_after_sigterm_the_door_stays_open_until_the_linger_ends(world: World) -> None:
+    """A long linger, ended by a second signal, so that the order of events does not depend on the clock."""
+    body, hang = {"records": [world.record()]}, world.folder / "hang"
+    hanging = {"records": [world.record(alcohol=world.module.HANGS)]}
+    with serving(world, "--linger", "600") as server:
+
+        async def stop() -> tuple[int, int]:
+            hang.touch()
+            in_flight = asyncio.ensure_future(ask(server.port, "/explain", hanging))
+            async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+
+                async def status_of(path: str) -> int:
+                    return (await client.get(path, headers={"connection": "close"})).status_code
+
+                async def queued(rows: float) -> None:
+                    while f'cortx_queue_rows{{model="wine"}} {rows}' not in (await client.get("/metrics")).text:
+                        await asyncio.sleep(0.02)
+
+                await queued(1.0)
+                server.terminate()
+                while await status_of("/v2/health/ready") == 200:
+                    await asyncio.sleep(0.02)
+                for _ in range(5):  # each on a connection of its own
+                    assert await status_of("/v2/health/live") == 200
+                    assert await status_of("/v2/models/wine/ready") == 503
+                    assert await status_of("/v1/models/wine") == 503
+                assert "draining" not in events(server)
+                waiting = asyncio.ensure_future(ask(server.port, "/explain", body))  # behind the one that hangs
+                await queued(2.0)
+            server.terminate()
+            while "draining" not in events(server):
+                await asyncio.sleep(0.02)
+            hang.unlink()
+            return (await in_flight)[0], (await waiting)[0]
+
+        assert asyncio.run(stop()) == (200, 200), "what was accepted before and after the first signal is answered"
+        assert server.process.wait(60) == 0
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port), 10).close()
+    assert [event for event in events(server) if event in ("stopping", "draining", "stopped")] == [
+        "stopping", "draining", "stopped",
+    ]  # fmt: skip
+
+
+def test_ctrl_c_does_not_linger_and_a_second_one_ends_the_drain(world: World) -> None:
+    hang = world.folder / "hang"
+    with serving(world, "--linger", "600", "--drain", "600", "--deadline", "600") as server:
+
+        async def stop() -> tuple[int, Any]:
+            hang.touch()
+            asked = asyncio.ensure_future(
+                ask(server.port, "/explain", {"records": [world.record(alcohol=world.module.HANGS)]})
+            )
+            async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+                while 'cortx_queue_rows{model="wine"} 1.0' not in (await client.get("/metrics")).text:
+                    await asyncio.sleep(0.02)
+            server.terminate(signal.SIGINT)
+            while "draining" not in events(server):
+                await asyncio.sleep(0.02)
+            server.terminate(signal.SIGINT)
+            return await asked
+
+        status, answer = asyncio.run(stop())
+        hang.unlink()
+        assert status == 503
+        assert "stopped" in answer["error"]
+        assert server.process.wait(60) == 0
 
 
 def test_a_drain_is_bounded(world: World) -> None:

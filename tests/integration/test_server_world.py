@@ -114,6 +114,7 @@ class Running:
         self.errors = world.folder / f"stderr-{time.monotonic_ns()}.txt"
         folders = [str(folder) for folder in artifacts or (world.artifact,)]
         given = ["--model", "wine_model:model"] if model else []
+        given += [] if "--linger" in arguments else ["--linger", "0"]  # for nobody here learns late that it stops
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CORTX_TOKENS": tokens}
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -128,8 +129,8 @@ class Running:
         self.port = int(line.rpartition("/ (")[0].rpartition(":")[2])
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def terminate(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
+    def terminate(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
 
     def stop(self) -> int:
         if self.process.poll() is None:

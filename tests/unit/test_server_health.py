@@ -11,6 +11,7 @@ import httpx
 import pytest
 from tests.integration.test_server_world import World
 
+from cortx.interfaces.server import serve
 from cortx.interfaces.server.app import App
 from cortx.interfaces.server.catalog import Catalog
 from cortx.interfaces.server.logs import Log
@@ -70,3 +71,10 @@ def test_a_batch_may_take_longer_than_its_deadline_before_it_counts_as_hung() ->
     patient = Settings(deadline=300)
     assert patient.deadline < patient.stall_seconds < patient.dead_seconds
     assert Settings(stall=7).stall_seconds == 7
+
+
+def test_a_stop_fits_into_the_half_minute_that_kubernetes_gives() -> None:
+    usual = Settings()
+    stages = (usual.linger, usual.drain_seconds, serve.MOST_QUIET_SECONDS, serve.LAST_SECONDS)
+    assert sum(stages) < 30
+    assert usual.linger > 0

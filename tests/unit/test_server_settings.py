@@ -33,7 +33,17 @@ def test_loopback_needs_none(host: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_rows": 0}, {"deadline": 0.0}, {"audit": 1.5}, {"confidence": 1.0}, {"port": 70_000}, {"max_body": 10}],
+    [
+        {"max_rows": 0},
+        {"deadline": 0.0},
+        {"audit": 1.5},
+        {"confidence": 1.0},
+        {"port": 70_000},
+        {"max_body": 10},
+        {"stall": 0.0},
+        {"linger": -1.0},
+        {"linger": float("nan")},
+    ],
 )
 def test_limits_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match="--"):

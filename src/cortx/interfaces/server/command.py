@@ -66,7 +66,13 @@ def serve(
         ),
     ] = None,
     body_seconds: Annotated[float, typer.Option(help="Seconds in which a request must arrive whole.")] = 10,
-    drain: Annotated[float, typer.Option(help="Seconds to answer what was accepted when SIGTERM comes.")] = 30,
+    linger: Annotated[
+        float,
+        typer.Option(
+            help="Seconds after SIGTERM in which new requests are answered while readiness already fails.", min=0
+        ),
+    ] = 5,
+    drain: Annotated[float, typer.Option(help="Seconds after that to answer what was accepted.")] = 20,
     audit: Annotated[
         float,
         typer.Option(help="The share of requests to explain again in the background, such as 0.01.", min=0, max=1),
@@ -94,8 +100,8 @@ def serve(
     settings = Settings(
         host=host, port=port, tokens=read_tokens(token_file, os.environ.get("CORTX_TOKENS")),
         allow_public=allow_public, confidence=confidence or None, max_queue=max_queue, max_rows=max_rows,
-        max_body=max_body, deadline=deadline, stall=stall, body_seconds=body_seconds, drain_seconds=drain, audit=audit,
-        audit_cpu=audit_cpu, threads=threads, log_requests=log_requests,
+        max_body=max_body, deadline=deadline, stall=stall, body_seconds=body_seconds, linger=linger,
+        drain_seconds=drain, audit=audit, audit_cpu=audit_cpu, threads=threads, log_requests=log_requests,
     )  # fmt: skip
     _check_libraries()
     from cortx.interfaces.files import read_file

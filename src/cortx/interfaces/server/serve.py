@@ -1,13 +1,20 @@
-"""Starting and stopping: uvicorn, signals, and a bounded drain."""
+"""Starting and stopping: uvicorn, signals, and a bounded drain.
+
+SIGTERM: readiness fails at once, and new connections are still answered for `linger` seconds, since whoever sends
+traffic learns of it late; then the listening socket closes and what was accepted is answered, within `drain_seconds`.
+SIGINT (Ctrl+C) skips the first stage. Each further signal ends the stage that is under way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import math
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -20,9 +27,11 @@ from cortx.interfaces.server.logs import Log
 from cortx.interfaces.server.settings import Settings
 
 QUIET_SECONDS = 0.1
-"""A stopping server closes its door when no request came for so long."""
-LINGER_SECONDS = 1.0
+"""After the linger the listening socket closes as soon as no request came for so long."""
+MOST_QUIET_SECONDS = 1.0
 """And at the latest after so long."""
+LAST_SECONDS = 2
+"""What is left for writing the last answers after the drain."""
 
 
 class Server(uvicorn.Server):
@@ -30,6 +39,10 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: App, settings: Settings, on_start: Callable[[int], None] | None = None) -> None:
         self._app, self._on_start, self._settings = app, on_start, settings
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hurry = asyncio.Event()
+        """Set by a signal that ends the stage under way."""
+        self._linger = settings.linger
         limits = {"seconds": settings.body_seconds, "unread": 8 * settings.max_body}
         super().__init__(
             uvicorn.Config(
@@ -46,7 +59,7 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 backlog=4_096,
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=int(settings.drain_seconds) + 2,
+                timeout_graceful_shutdown=math.ceil(settings.drain_seconds) + LAST_SECONDS,
             )
         )
 
@@ -61,8 +74,17 @@ class Server(uvicorn.Server):
                 # A second one must not turn an orderly end into a kill.
                 signal.signal(number, signal.SIG_IGN if handler is signal.SIG_DFL else handler)
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            self.should_exit = True
+            if sig == signal.SIGINT:
+                self._linger = 0.0
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._hurry.set)
+
     async def startup(self, sockets: Any = None) -> None:
-        self._app.catalog.watch(asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        self._app.catalog.watch(self._loop)
         # What is loaded stays: the collector need not walk over all of torch again and again, a third of a second each.
         gc.collect()
         gc.freeze()
@@ -72,21 +94,41 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: Any = None) -> None:
         """No longer ready; what arrives still is answered, then the door closes, then what was accepted is answered."""
-        app, loop = self._app, asyncio.get_running_loop()
-        app.log.write("stopping", rows=sum(entry.batcher.queued_rows for entry in app.catalog))
+        app = self._app
         app.draining = True
-        last = loop.call_later(
-            self._settings.drain_seconds,
-            app.catalog.abort, HttpError(503, "the server stopped before this request was answered", (), "stopping"),
-        )  # fmt: skip
-        started, seen = loop.time(), -1
-        while seen != app.started and loop.time() - started < min(LINGER_SECONDS, self._settings.drain_seconds):
-            seen = app.started
-            await asyncio.sleep(QUIET_SECONDS)
+        app.log.write("stopping", rows=self._open_rows(), linger=self._linger)
+        await self._stage(self._linger)
+        app.log.write("draining", rows=self._open_rows())
+        last = asyncio.create_task(self._abort())
+        await self._quiet()
         await super().shutdown(sockets)
         last.cancel()
         app.catalog.close()
         app.log.write("stopped")
+
+    def _open_rows(self) -> int:
+        return sum(entry.batcher.queued_rows for entry in self._app.catalog)
+
+    async def _stage(self, seconds: float) -> None:
+        """Waits so long, or until a further signal comes."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), seconds)
+        self._hurry.clear()
+
+    async def _abort(self) -> None:
+        """Ends the drain: what is still open is refused."""
+        await self._stage(self._settings.drain_seconds)
+        self._app.catalog.abort(
+            HttpError(503, "the server stopped before this request was answered", (), "stopping")
+        )  # fmt: skip
+
+    async def _quiet(self) -> None:
+        """Waits until no request came for a moment: those that the kernel has accepted are read before the end."""
+        assert self._loop is not None
+        started, seen = self._loop.time(), -1
+        while seen != self._app.started and self._loop.time() - started < MOST_QUIET_SECONDS:
+            seen = self._app.started
+            await asyncio.sleep(QUIET_SECONDS)
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -34,8 +35,10 @@ class Settings:
     call returns; None for twice the deadline."""
     body_seconds: float = 10.0
     """Seconds in which a request must have arrived whole."""
-    drain_seconds: float = 30.0
-    """Seconds that a stopping server takes at most to answer what it accepted."""
+    linger: float = 5.0
+    """Seconds after SIGTERM in which new requests are still answered while readiness already fails."""
+    drain_seconds: float = 20.0
+    """Seconds that a stopping server then takes at most to answer what it accepted."""
     watch_seconds: float = 1.0
     audit: float = 0.0
     """The share of requests that is explained again in the background."""
@@ -52,6 +55,8 @@ class Settings:
         for name in ("deadline", "body_seconds", "drain_seconds", "watch_seconds", "audit_cpu"):
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.linger < math.inf:
+            raise InputError(f"--linger must be a number of seconds, 0 or more, got {self.linger}")
         if self.stall is not None and not self.stall > 0:
             raise InputError(f"--stall must be above 0, got {self.stall}")
         if not 0 <= self.port <= 65_535:
