@@ -25,6 +25,8 @@ FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]
 Order = Literal["value", "magnitude"]
+PER_ROW = ("refined", "row_evaluations", "exact", "weights", "frequent")
+"""Fields of an `Explanation` with one number or flag for each row, or None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +99,15 @@ class Explanation:
     """The rows that were refined with the model, (rows,)."""
     row_evaluations: IntArray | None = field(default=None, repr=False)
     """What each row took of ``evaluations``, (rows,), where it was counted; the base value belongs to no row."""
+    exact: BoolArray | None = field(default=None, repr=False)
+    """The rows whose coalitions were all evaluated, (rows,): a standard error of zero alone does not say so."""
+    weights: FloatArray | None = field(default=None, repr=False)
+    """How many rows of the data each row stands for, (rows,), in any unit; None: all for equally many."""
+    frequent: BoolArray | None = field(default=None, repr=False)
+    """Rows so common in the data that they are learned from and calibrated with, (rows,).
+
+    Their copies in later data have the very error that is measured, so nothing is lost by learning from them.
+    """
 
     def __post_init__(self) -> None:
         if self.values.ndim not in (2, 3):
@@ -126,7 +137,8 @@ class Explanation:
 
     def _check_bounds(self, per_row: tuple[int, ...]) -> None:
         shapes = {"lower_bounds": self.shape, "upper_bounds": self.shape, "error_bound": per_row}
-        for name, shape in (shapes | dict.fromkeys(("refined", "row_evaluations"), self.shape[:1])).items():
+        shapes |= dict.fromkeys(PER_ROW, self.shape[:1])
+        for name, shape in shapes.items():
             given = getattr(self, name)
             if given is not None and given.shape != shape:
                 raise InputError(f"{name} must have shape {shape}, got {given.shape}")
@@ -139,8 +151,12 @@ class Explanation:
                 row, player = crossed[0, :2]
                 name = self.feature_names[player]
                 raise InputError(f"lower_bounds must not exceed upper_bounds; they do in row {row} for {name!r}")
-        if self.refined is not None and self.refined.dtype != bool:
-            raise InputError(f"refined must be True or False for each row, got dtype {self.refined.dtype}")
+        for name in ("refined", "exact", "frequent"):
+            flags = getattr(self, name)
+            if flags is not None and flags.dtype != bool:
+                raise InputError(f"{name} must be True or False for each row, got dtype {flags.dtype}")
+        if self.weights is not None and not (np.isfinite(self.weights) & (self.weights > 0)).all():
+            raise InputError("weights must be positive, finite numbers, one for each row")
         if self.confidence is not None and not 0 < self.confidence <= 1:
             raise InputError(f"confidence must be above 0 and at most 1, got {self.confidence}")
 
@@ -268,8 +284,7 @@ class Explanation:
             lower_bounds=pick(self.lower_bounds),
             upper_bounds=pick(self.upper_bounds),
             error_bound=pick(self.error_bound),
-            refined=pick(self.refined),
-            row_evaluations=pick(self.row_evaluations),
+            **{name: pick(getattr(self, name)) for name in PER_ROW},
             evaluations=round(self.evaluations * len(index) / max(1, len(self))),
             seconds=self.seconds * len(index) / max(1, len(self)),
         )

@@ -132,6 +132,8 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     if fitted.calibration is not None:
         arrays["calibration.rows"] = fitted.calibration.rows
         arrays["calibration.bands"] = fitted.calibration.bands
+        if fitted.calibration.weights is not None:
+            arrays["calibration.weights"] = fitted.calibration.weights
     return {**tensors, **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}}
 
 
@@ -158,11 +160,13 @@ def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> di
 
 
 def _calibration_facts(calibration: Calibration | None) -> dict[str, Any] | None:
-    """What people want to read of a calibration; its sorted scores lie with the weights."""
+    """What people want to read of a calibration; its scores lie with the network's weights."""
     if calibration is None:
         return None
     return {
         "rows": len(calibration),
+        "effective_rows": calibration.effective_rows,
+        "fresh": calibration.fresh,
         "most_confident": calibration.most_confident,
         "noise_risk": calibration.noise_risk,
         "mean_l2": calibration.mean_l2.tolist(),
@@ -174,12 +178,15 @@ def _calibration(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> 
     facts = manifest["calibration"]
     if facts is None:
         return None
+    weights = tensors.get("calibration.weights")
     return Calibration(
         rows=tensors["calibration.rows"].numpy(),
         bands=tensors["calibration.bands"].numpy(),
         noise_risk=float(facts["noise_risk"]),
         mean_l2=np.array(facts["mean_l2"], dtype=np.float64),
         evaluations=int(facts["evaluations"]),
+        weights=None if weights is None else weights.numpy(),
+        fresh=float(facts.get("fresh", 1.0)),  # explainers saved before copies were counted have neither
     )
 
 

@@ -2,13 +2,15 @@
 
 For rows that are exchangeable with the calibration rows, and for whatever explainer, the score of a fresh row lies
 below the ceil((n + 1) * confidence)-th smallest of n calibration scores with at least that confidence (Vovk et al.
-2005; weighted by a difficulty: Lei et al. 2018).
+2005; weighted by a difficulty: Lei et al. 2018). Where calibration rows stand for different numbers of rows, their
+scores count by weight (Tibshirani et al. 2019; docs/decisions/0006-bounds.md).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -28,10 +30,11 @@ MOST_UNKNOWN = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The scores of calibration rows, sorted, (rows, outputs): true error over typical error.
+    """The scores of calibration rows, (rows, outputs): true error over typical error. Their order means nothing.
 
-    `rows` are those of a row's l2 distance, `bands` those of its worst value. Labels with standard errors count as
-    if they were wrong by as much as these allow, and `noise_risk` is taken from the confidence.
+    `rows` are those of a row's l2 distance, `bands` those of its worst value; the i-th of both, and of `weights`,
+    belong to the same row. Labels with standard errors count as if they were wrong by as much as these allow, and
+    `noise_risk` is taken from the confidence.
     """
 
     rows: Array
@@ -40,37 +43,63 @@ class Calibration:
     mean_l2: Array
     """The mean l2 distance to the calibration labels, (outputs,)."""
     evaluations: int
+    weights: Array | None = None
+    """How many rows of the data each stands for, (rows,), in any unit; None: all for equally many."""
+    fresh: float = 1.0
+    """What a fresh row weighs, in the same unit: 1 where all weigh the same."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    @cached_property
+    def mass(self) -> Array:
+        """The weights, one for each row, (rows,)."""
+        return np.ones(len(self)) if self.weights is None else self.weights
+
+    @property
+    def effective_rows(self) -> int:
+        """As many equally weighted rows would pin the bounds down as well."""
+        return len(self) if self.weights is None else max(1, math.floor(self.mass.sum() / self.fresh))
+
     @property
     def most_confident(self) -> float:
         """The highest confidence that so many rows can support."""
-        return self._n_finite / (len(self) + 1) - self.noise_risk
-
-    @property
-    def _n_finite(self) -> int:
-        return int(np.isfinite(self.bands).all(axis=1).sum())
+        finite = np.isfinite(self.rows).all(axis=1) & np.isfinite(self.bands).all(axis=1)
+        return float(self.mass[finite].sum() / (self.mass.sum() + self.fresh)) - self.noise_risk
 
     def factors(self, confidence: float) -> tuple[Array, Array]:
         """What typical errors are multiplied with, (outputs,) each: for a row's distance, and for its bands."""
-        position = self.position(confidence)
-        return self.rows[position], self.bands[position]
+        return self.quantile(self.rows, confidence), self.quantile(self.bands, confidence)
 
-    def position(self, confidence: float) -> int:
-        """Which of the sorted scores bounds a fresh row's."""
+    def quantile(self, scores: Array, confidence: float) -> Array:
+        """What a fresh row's score stays below with this confidence, (outputs,).
+
+        `scores` (rows, outputs) are one of the calibration rows each: the smallest such that those up to it have the
+        share `confidence` + `noise_risk` of all weight, that of the fresh row included.
+        """
+        needed = self._level(confidence) * (self.mass.sum() + self.fresh)
+        order = np.argsort(scores, axis=0, kind="stable")
+        below = np.cumsum(self.mass[order], axis=0)  # (rows, outputs)
+        # The small number keeps 0.9 * 10 from becoming 9.000000000000002.
+        enough = below >= needed - 1e-9 * max(1.0, self.fresh)
+        place = np.where(enough.any(axis=0), enough.argmax(axis=0), len(self) - 1)
+        return np.asarray(np.take_along_axis(scores, order, axis=0)[place, np.arange(scores.shape[1])])
+
+    def rank(self, confidence: float) -> int:
+        """Which of `effective_rows` sorted scores bounds a fresh row's, counted from 1."""
+        return min(self.effective_rows, math.ceil((self.effective_rows + 1) * self._level(confidence) - 1e-9))
+
+    def _level(self, confidence: float) -> float:
+        """The share of all weight that must lie below a bound; `InputError` if so many rows do not support it."""
         if isinstance(confidence, bool) or not 0 < confidence < 1:
             raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}")
-        n = len(self)
-        # The small number keeps 0.9 * 10 from becoming 9.000000000000002.
-        rank = math.ceil((n + 1) * (confidence + self.noise_risk) - 1e-9)
-        if rank > self._n_finite:
+        if confidence > self.most_confident + 1e-9 / (len(self) + 1):
+            counted = "" if self.weights is None else f" (by their weights like {self.effective_rows} equal ones)"
             raise InputError(
-                f"confidence={confidence} needs more calibration rows: {n} support at most "
+                f"confidence={confidence} needs more calibration rows: {len(self)}{counted} support at most "
                 f"{math.floor(1000 * self.most_confident) / 1000:.3f}; lower it, or call calibrate() with more rows"
             )
-        return rank - 1
+        return confidence + self.noise_risk
 
 
 def calibrate(
@@ -80,16 +109,18 @@ def calibrate(
     typical_row: Array,
     active: BoolArray,
     evaluations: int,
+    weights: Array | None = None,
+    frequent: BoolArray | None = None,
 ) -> Calibration:
     """Scores from labels that trained nothing.
 
     residual, errors (standard errors of the labels), typical: (rows, players, outputs); typical_row: (rows, outputs);
-    active: (rows, players).
+    active: (rows, players); weights, frequent: as in `Explanation`, (rows,).
     """
     if len(residual) < 2:
         raise BudgetError(f"calibration needs at least 2 labelled rows, got {len(residual)}")
     unknown: BoolArray = np.asarray(~np.isfinite(errors).all(axis=(1, 2)))
-    if unknown.mean() > MOST_UNKNOWN:
+    if np.average(unknown, weights=weights) > MOST_UNKNOWN:
         raise InputError(
             f"{unknown.sum()} of {len(unknown)} calibration labels have no standard errors, so their noise cannot be "
             "accounted for; make them with cortx.shapley, exactly or with a larger budget"
@@ -97,7 +128,7 @@ def calibrate(
     errors = np.where(unknown[:, None, None], 0.0, errors)
     noisy = bool((errors > 0).any())
     away = np.sqrt(np.square(residual).sum(axis=1))
-    mean_l2 = away.mean(axis=0)
+    mean_l2 = np.average(away, axis=0, weights=weights)
     if noisy:
         # With chance 1 - NOISE_RISK the true values lie this near to the label, all at once.
         away = _farthest(away, errors, NOISE_RISK)
@@ -106,12 +137,23 @@ def calibrate(
     # A label that may be wrong by any amount stands above all others.
     away[unknown], bands[unknown] = np.inf, np.inf
     return Calibration(
-        rows=np.sort(away / typical_row, axis=0),
-        bands=np.sort(bands, axis=0),
+        rows=away / typical_row,
+        bands=bands,
         noise_risk=NOISE_RISK if noisy else 0.0,
         mean_l2=mean_l2,
         evaluations=evaluations,
+        weights=weights,
+        fresh=1.0 if weights is None else _fresh_weight(weights, frequent),
     )
+
+
+def _fresh_weight(weights: Array, frequent: BoolArray | None) -> float:
+    """What a row of the data that is not among the calibration rows weighs: sum w^2 / sum w, the mean over rows.
+
+    Kish's effective sample is sum w over it. Frequent rows are all here, and no other one weighs as much as they do.
+    """
+    others = weights if frequent is None or frequent.all() else weights[~frequent]
+    return float(np.square(others).sum() / others.sum())
 
 
 def _farthest(distance: Array, errors: Array, risk: float) -> Array:

@@ -71,7 +71,7 @@ def evaluate(
         raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}")
     calibration = fitted.calibration
     if calibration is not None:
-        calibration.position(confidence)
+        calibration.factors(confidence)  # refuses what so few rows do not support
     X = plain(X)
     table = read_like(X, fitted.spec.schema, "the table")
     if len(table) == 0:
@@ -224,13 +224,13 @@ def _coverage(
         if level > calibration.most_confident:
             continue
         held, bands = seen.inside(*calibration.factors(level))
-        low, high = chance_range(count, len(calibration), calibration.position(level) + 1)
+        low, high = chance_range(count, calibration.effective_rows, calibration.rank(level))
         levels.append(Level(level, float(held.mean()), float(bands.mean()), low, high))
     factors = calibration.factors(confidence)
     held, bands = seen.inside(*factors)
     plain_held, plain_bands = seen.inside(*factors, lenient=False)
     bounds = seen.answer.bounds(*factors)
-    pmf = beta_binomial(count, len(calibration), calibration.position(confidence) + 1)
+    pmf = beta_binomial(count, calibration.effective_rows, calibration.rank(confidence))
     covered = np.concatenate([held.sum(axis=0), bands.sum(axis=0)])
     hardest = np.argsort(-seen.typical_row.mean(axis=1), kind="stable")[: max(1, count // 10)]
     widths = (bounds.upper - bounds.lower)[seen.answer.active]  # (active players of all rows, outputs)
@@ -430,7 +430,7 @@ def _check_error(explainer: CoRTX, seen: Compared) -> Check:
     if calibration is None:
         before, n_before, where = quality["l2"], quality["rows"], "validation"
     else:
-        before, n_before, where = float(calibration.mean_l2.mean()), float(len(calibration)), "calibration"
+        before, n_before, where = float(calibration.mean_l2.mean()), float(calibration.effective_rows), "calibration"
     # Without the labels' own noise, which may be larger than that of the fit's labels.
     error = np.sqrt(np.maximum(0, np.square(seen.distance) - seen.variance)).mean(axis=1)  # (rows,)
     mean, spread = float(error.mean()), float(error.std())

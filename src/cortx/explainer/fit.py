@@ -226,6 +226,8 @@ def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels
         typical_row.double().cpu().numpy(),
         network.attribution.sharers(active).cpu().numpy(),
         labels.evaluations,
+        labels.weights,
+        labels.frequent,
     )
 
 
@@ -352,13 +354,17 @@ def _as_told(
 
 
 def _left_out(game: Game, rows: Any) -> Words:
-    """The words of the rows that must teach nothing."""
+    """The words of the rows that must teach nothing; frequent ones may (`Explanation.frequent`)."""
     if rows is None:
         return NONE
     if isinstance(rows, Explanation):
-        rows = rows.data
+        frequent, rows = rows.frequent, rows.data
         if rows is None:
             raise InputError("leave_out= is an Explanation without its rows; give the rows themselves")
+        if frequent is not None:
+            rows = take_rows(rows, np.flatnonzero(~frequent))
+            if frequent.all():
+                return NONE
     return game.rows(rows).words
 
 

@@ -29,6 +29,10 @@ LABEL_BUDGET = 8_192
 """Evaluations for each row a fit labels itself: enough to enumerate 13 players. A large background may need more."""
 
 
+PER_ROW = ("weights", "frequent")
+"""Fields of `Labels` that an `Explanation` has too: one number or flag for each row, or None."""
+
+
 @dataclass(frozen=True, eq=False)
 class Labels:
     """Labelled rows, their values (rows, players, outputs), the model's outputs there, and what they cost."""
@@ -43,6 +47,9 @@ class Labels:
     """Masked copies of these rows whose labels came free."""
     errors: Array | None = None
     """Standard errors of the values: zero where they are exact, NaN or None where nobody knows them."""
+    weights: Array | None = None
+    frequent: npt.NDArray[np.bool_] | None = None
+    """As in `Explanation`, (rows,) each."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -61,6 +68,7 @@ class Labels:
             source=labels.method,
             views=labels.views,
             errors=None if errors is None else np.asarray(errors, dtype=np.float64).reshape(shape),
+            **per_row(labels),
         )
 
     def take(self, index: npt.NDArray[np.int64]) -> Labels:
@@ -75,6 +83,7 @@ class Labels:
             seconds=self.seconds * share,
             views=None if self.views is None else self.views.of_rows(index),
             errors=None if self.errors is None else self.errors[index],
+            **{name: part[index] for name in PER_ROW if (part := getattr(self, name)) is not None},
         )
 
 
@@ -105,7 +114,7 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
             )
         data, values, outputs = labels.data, labels.values, labels.outputs
         evaluations, seconds, source, views = labels.evaluations, labels.seconds, labels.method, labels.views
-        errors = labels.error_std
+        errors, others = labels.error_std, per_row(labels)
     else:
         try:
             indices, values = labels
@@ -122,7 +131,7 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
             raise InputError(f"the label indices run from {index.min()} to {index.max()}, but X has {len(rows)} rows")
         # Imported rows keep the table's own kind, so that they can be read like any other rows.
         data, outputs = take_rows(rows.data, index), outputs_of_rows[index]
-        evaluations, seconds, source, views, errors = 0, 0.0, "given", None, None
+        evaluations, seconds, source, views, errors, others = 0, 0.0, "given", None, None, {}
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 2:
         array = array[..., None]
@@ -136,7 +145,12 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
     outputs = np.asarray(outputs, dtype=np.float64).reshape(len(array), game.n_outputs)
     if errors is not None:
         errors = np.asarray(errors, dtype=np.float64).reshape(array.shape)
-    return _enough(Labels(data, array, outputs, evaluations, seconds, source, views, errors))
+    return _enough(Labels(data, array, outputs, evaluations, seconds, source, views, errors, **others))
+
+
+def per_row(labels: Explanation) -> dict[str, Any]:
+    """What `Labels` take over from an explanation row by row."""
+    return {name: getattr(labels, name) for name in PER_ROW}
 
 
 def make_labels(game: Game, rows: Rows, count: int, *, seed: int, checkpoint: Checkpoint, show: bool | None) -> Labels:

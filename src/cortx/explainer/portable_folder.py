@@ -123,6 +123,8 @@ def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
         "noise_risk": calibration.noise_risk,
         "mean_l2": calibration.mean_l2.tolist(),
         "evaluations": calibration.evaluations,
+        "weights": None if calibration.weights is None else calibration.weights.tolist(),
+        "fresh": calibration.fresh,
     }
 
 
@@ -130,12 +132,15 @@ def _calibration_from_json(data: dict[str, Any]) -> Calibration:
     def scores(lists: list[list[float | None]]) -> Array:
         return np.array([[np.inf if value is None else value for value in row] for row in lists], dtype=np.float64)
 
+    weights = data.get("weights")  # folders written before copies were counted have none
     return Calibration(
         rows=scores(data["rows"]),
         bands=scores(data["bands"]),
         noise_risk=float(data["noise_risk"]),
         mean_l2=np.array(data["mean_l2"], dtype=np.float64),
         evaluations=int(data["evaluations"]),
+        weights=None if weights is None else np.array(weights, dtype=np.float64),
+        fresh=float(data.get("fresh", 1.0)),
     )
 
 

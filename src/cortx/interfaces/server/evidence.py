@@ -58,7 +58,7 @@ def most_misses(calibration: Calibration, confidence: float, risk: float) -> flo
     The share of rows above the r-th of n scores is Beta(n + 1 - r, r) distributed (Vovk 2012), and exceeds p with the
     chance that a Binomial(n, p) is at most n - r; `risk` is shared by the outputs. Noisy labels add their own.
     """
-    n, rank = len(calibration), calibration.position(confidence) + 1
+    n, rank = calibration.effective_rows, calibration.rank(confidence)
     risk /= calibration.rows.shape[1]
     low, high = 0.0, 1.0
     for _ in range(60):
