@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,6 +89,92 @@ def test_kserve_v1(world: World, client: httpx.Client) -> None:
     assert answer[0] == answer[1]
     predicted = client.post("/v1/models/wine:predict", json={"instances": [record]}).json()["predictions"]
     assert predicted == [pytest.approx(world.outputs(record))]
+
+
+def kserve_request(world: World, count: int) -> dict[str, Any]:
+    """What KServe's V2 client sends for the first rows of the world: it repeats the model's name in the body."""
+    records = [world.record(i) for i in range(1, 1 + count)]
+    inputs = [
+        {
+            "name": name,
+            "shape": [count, 1],
+            "datatype": "BYTES" if name == "colour" else "FP64",
+            "data": [record[name] if name == "colour" else float(record[name]) for record in records],
+        }
+        for name in records[0]
+    ]
+    return {"id": "8c1f3a52-5a3f-4d0b-9a55-8d9c3f9f0a11", "model_name": "wine", "inputs": inputs}
+
+
+def test_requests_as_kserves_client_sends_them(world: World, client: httpx.Client) -> None:
+    request = kserve_request(world, 4)
+    answer = client.post("/v2/models/wine/infer", json=request)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model_name"] == "wine"
+    assert answer.json()["id"] == request["id"]
+    assert client.post("/v2/models/wine/infer", json={**request, "model_name": None}).status_code == 200
+    other = client.post("/v2/models/wine/infer", json={**request, "model_name": "secret"})
+    assert other.status_code == 400
+    assert "'model_name'" in other.json()["error"]
+    assert "secret" not in other.text
+    assert client.post("/v2/models/wine/infer", json={**request, "model_name": ["wine"]}).status_code == 400
+    for accept in ("*/*", "application/json"):
+        alive = client.get("/", headers={"accept": accept})
+        assert alive.headers["content-type"] == "application/json"
+        assert alive.json() == {"status": "alive"}
+    with socket.create_connection(("127.0.0.1", client.base_url.port), 10) as plain:  # a probe without the header
+        plain.sendall(request_bytes("/", b"", "GET"))
+        assert b'{"status":"alive"}' in plain.recv(4_096)
+
+
+KSERVE_CLIENT = """
+import asyncio, json, sys
+import numpy as np
+from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
+
+
+async def main(url, request, record):
+    found = {}
+    async with InferenceRESTClient(RESTConfig(protocol="v2")) as client:
+        found["v2"] = [await client.is_server_live(url), await client.is_server_ready(url),
+                       await client.is_model_ready(url, "wine"), await client.is_model_ready(url, "beer")]
+        for form in ("json", "binary"):
+            inputs = []
+            for item in request["inputs"]:
+                tensor = InferInput(item["name"], item["shape"], item["datatype"])
+                kind = np.object_ if item["datatype"] == "BYTES" else np.float64
+                array = np.array(item["data"], dtype=kind).reshape(item["shape"])
+                tensor.set_data_from_numpy(array, binary_data=form == "binary")
+                inputs.append(tensor)
+            answer = await client.infer(url, InferRequest("wine", inputs), model_name="wine")
+            values = next(output for output in answer.outputs if output.name == "values")
+            found[form] = values.as_numpy().tolist()
+    async with InferenceRESTClient(RESTConfig(protocol="v1")) as client:
+        found["v1"] = [await client.is_server_live(url), await client.is_model_ready(url, "wine")]
+        found["predictions"] = (await client.infer(url, {"instances": [record]}, model_name="wine"))["predictions"]
+        found["explanations"] = (await client.explain(url, "wine", {"instances": [record]}))["explanations"]
+    print(json.dumps(found))
+
+
+asyncio.run(main(sys.argv[1], *json.loads(sys.argv[2])))
+"""
+
+
+@pytest.mark.skipif("CORTX_KSERVE_PYTHON" not in os.environ, reason="CORTX_KSERVE_PYTHON names no interpreter")
+def test_kserves_own_client(world: World, server: Running) -> None:
+    record = world.record(3)
+    asked = json.dumps([kserve_request(world, 4), record])
+    command = [os.environ["CORTX_KSERVE_PYTHON"], "-c", KSERVE_CLIENT, server.url, asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["v2"] == [True, True, True, False]
+    assert found["v1"] == [True, True]
+    expected = world.explainer.explain(world.module.wines[1:5])
+    np.testing.assert_allclose(found["json"], expected.values, atol=1e-6)
+    np.testing.assert_allclose(found["binary"], expected.values, atol=1e-6)
+    assert found["predictions"] == [pytest.approx(world.outputs(record))]
+    check_answer(world, record, found["explanations"][0])
 
 
 def test_outputs_that_come_along_are_taken(world: World, client: httpx.Client) -> None:
@@ -442,7 +530,9 @@ def test_headers_metrics_logs_and_documents(world: World, server: Running, clien
         assert name in text
     assert "12.3456789" not in server.errors.read_text()
     assert all("event" in line for line in server.logs())
-    page = client.get("/")
+    page = client.get("/", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["vary"] == "Accept"
     policy = page.headers["content-security-policy"]
     assert "default-src 'self'" in policy
     assert "frame-ancestors 'none'" in policy

@@ -298,8 +298,9 @@ def _infer(version: Version) -> dict[str, Any]:
         "chooses the bounds." + DEADLINE,
         "requestBody": _body(
             _object(
-                {"id": TEXT, "parameters": parameters, "inputs": _list(given, 1), "outputs": _list(wanted, 1)},
-                optional=("id", "parameters", "outputs"), closed=True,
+                {"id": TEXT, "model_name": {"enum": [version.name, None]}, "parameters": parameters,
+                 "inputs": _list(given, 1), "outputs": _list(wanted, 1)},
+                optional=("id", "model_name", "parameters", "outputs"), closed=True,
             )
         ),
         "responses": ok(

@@ -33,7 +33,7 @@ DTYPES = {
     "FP64": np.dtype(np.float64),
 }
 HEADER_LENGTH = b"inference-header-content-length"
-FIELDS = frozenset({"id", "parameters", "inputs", "outputs"})
+FIELDS = frozenset({"id", "model_name", "parameters", "inputs", "outputs"})
 INPUT_FIELDS = frozenset({"name", "shape", "datatype", "parameters", "data"})
 OUTPUT_FIELDS = frozenset({"name", "parameters"})
 MOST_AXES = 4
@@ -114,6 +114,9 @@ def read_infer(version: Version, body: bytes, headers: Iterable[Header], max_row
             raise HttpError(400, "the header Inference-Header-Content-Length must be the length of the JSON part")
         data, rest = body[: int(length)], memoryview(body)[int(length) :]
     request = parse_object(data, FIELDS)
+    # KServe's client repeats the name that the path has.
+    if request.get("model_name") not in (None, version.name):
+        raise HttpError(400, "the body's 'model_name' is not the model of the path; leave it out, or send the same")
     parameters = _parameters(request, "the request")
     tensors = _tensors(request, rest)
     outputs = tensors.pop("outputs", None) if "outputs" not in _names(version) else None

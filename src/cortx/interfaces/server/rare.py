@@ -111,7 +111,7 @@ def make_rare(catalog: Catalog, settings: Settings, needs_token: bool, draining:
     async def openapi() -> Response:
         return Response(described()[0], 200, DATA_HEADERS, "application/json")
 
-    _add_pages(app, described)
+    _add_pages(app, catalog, described)
     return app
 
 
@@ -199,7 +199,7 @@ def check_version(entry: Entry, version: str | None) -> None:
         raise HttpError(404, "this version of the model is not served")
 
 
-def _add_pages(app: FastAPI, described: Callable[[], tuple[bytes, str]]) -> None:
+def _add_pages(app: FastAPI, catalog: Catalog, described: Callable[[], tuple[bytes, str]]) -> None:
     # Read once, by the names that are there: a request never reaches the disk.
     files = {file.name: file.read_bytes() for file in PAGE.glob("*") if file.is_file()} if PAGE.is_dir() else {}
 
@@ -210,10 +210,17 @@ def _add_pages(app: FastAPI, described: Callable[[], tuple[bytes, str]]) -> None
         return Response(files[name], 200, PAGE_HEADERS, kind)
 
     @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return page("index.html") if "index.html" in files else Response(
-            described()[1], 200, PAGE_HEADERS, "text/html"
-        )  # fmt: skip
+    async def index(request: Request) -> Response:
+        """The page for browsers; for everybody else whether the server lives, where KServe's V1 looks for that."""
+        if "text/html" not in request.headers.get("accept", ""):
+            check_alive(catalog)
+            answer = as_json({"status": "alive"})
+        elif "index.html" in files:
+            answer = page("index.html")
+        else:
+            answer = Response(described()[1], 200, PAGE_HEADERS, "text/html")
+        answer.headers["Vary"] = "Accept"
+        return answer
 
     @app.get("/page/{name}", include_in_schema=False)
     async def file(request: Request) -> Response:
