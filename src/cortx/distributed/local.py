@@ -31,6 +31,7 @@ THREAD_SETTINGS = (
     "RAYON_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+SAFE_PATH = "PYTHONSAFEPATH"
 UNGUARDED = 87
 """What a worker exits with when the script that started it would start workers again."""
 SECONDS_TO_LEAVE = 10.0
@@ -197,9 +198,11 @@ class _Pool:
 
     def start(self, device: str) -> None:
         ours, theirs = _CONTEXT.Pipe()
-        process = _CONTEXT.Process(target=_serve, args=(theirs, device), name=f"cortx worker on {device}", daemon=True)
+        process = _CONTEXT.Process(
+            target=_serve, args=(theirs, device, SAFE_PATH in os.environ), name=f"cortx worker on {device}", daemon=True
+        )
         try:
-            with _thread_settings(max(1, usable_cores() // self.size)):
+            with _thread_settings(max(1, usable_cores() // self.size)), _safe_path():
                 process.start()
         except OSError as error:
             ours.close()
@@ -289,11 +292,32 @@ def _thread_settings(threads: int) -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Lets a starting process import nothing from the working directory, where files may be named as Python's are.
+
+    It starts with ``python -c``, which would search there first, before it takes over this process's search path.
+    """
+    if SAFE_PATH in os.environ:
+        yield
+        return
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
+
+
 # In a worker -----------------------------------------------------------------------------------------------------
 
 
-def _serve(connection: Connection, device: str) -> None:
-    """What a worker does: takes the job, then a task at a time, until its pipe is closed."""
+def _serve(connection: Connection, device: str, safe_path: bool) -> None:
+    """What a worker does: takes the job, then a task at a time, until its pipe is closed.
+
+    `safe_path` says whether the user wants a safe path, also for processes that the model may start.
+    """
+    if not safe_path:
+        os.environ.pop(SAFE_PATH, None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to everybody; whoever started us decides
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that unfinished files are removed on the way out
     threading.Thread(target=_leave_with_parent, daemon=True).start()

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from cortx.errors import CortxError, EngineError
-from cortx.named import load_model
+from cortx.named import load_model_from, module_folder
 from cortx.progress import progress_bar
 
 
@@ -76,7 +76,8 @@ class NamedModel:
 
     name: str | None = None
     model: Any = None
-    folder: str = field(default_factory=lambda: str(Path.cwd()))
+    folder: str | None = field(default_factory=module_folder)
+    """Where workers look for the model's module besides the installed ones; the process that asks decides."""
 
     @classmethod
     def of(cls, model: Any) -> NamedModel | None:
@@ -89,7 +90,7 @@ class NamedModel:
         return cls(model=model)
 
     def load(self) -> Any:
-        return self.model if self.name is None else load_model(self.name, self.folder)
+        return self.model if self.name is None else load_model_from(self.folder, self.name)
 
 
 def failed(task: Task, error: BaseException) -> CortxError:
