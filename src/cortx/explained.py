@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cortx.explanation import Explanation
+from cortx.explanation import Explanation, strongest_first
 from cortx.reasons import backend_of, usable_backend
 
 FEATURE = "feature"
@@ -70,7 +70,7 @@ def column_values(explanation: Explanation, added: Sequence[Added], top: int | N
     shape = (n_rows, n_players, -1) if n_rows else (0, n_players, *(explanation.values.shape[2:] or (1,)))
     order: npt.NDArray[Any] | None = None
     if top is not None:
-        order = np.argsort(-np.abs(explanation.values.reshape(shape)), axis=1, kind="stable")[:, :top]
+        order = strongest_first(explanation.values.reshape(shape))[:, :top]
     parts: dict[str, npt.NDArray[Any]] = {}
     for part in wanted:
         if part == FEATURE:

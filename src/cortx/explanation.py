@@ -175,6 +175,11 @@ class Explanation:
             return self.predicted_ranking
         return highest_first(self.values)
 
+    @cached_property
+    def order_by_magnitude(self) -> IntArray:
+        """Players from the largest absolute value to the smallest, shaped like `ranking`; ties in column order."""
+        return strongest_first(self.values)
+
     def top(self, k: int, by: Order = "magnitude") -> IntArray:
         """The k strongest players of each row, strongest first: by ``"magnitude"``, or by signed ``"value"``."""
         if k < 1:
@@ -183,7 +188,7 @@ class Explanation:
             raise InputError(f"by must be 'value' or 'magnitude', got {by!r}")
         if by == "value":
             return self.ranking[:, :k]
-        return np.argsort(-np.abs(self.values), axis=1, kind="stable")[:, :k]
+        return self.order_by_magnitude[:, :k]
 
     @cached_property
     def stable_ranks(self) -> BoolArray:
@@ -191,7 +196,7 @@ class Explanation:
         return self.stable()
 
     def stable(self, by: Order = "value") -> BoolArray:
-        """Where the bands make an order certain: of `ranking`, or of all players by ``"magnitude"`` as in `top`.
+        """Where the bands make an order certain: of `ranking`, or with ``"magnitude"`` of `order_by_magnitude`.
 
         True at a position when all players before its player lie above it and all after it below, whatever the true
         values inside the bands; (rows, positions) or (rows, positions, outputs). Bands that are one and the same
@@ -370,6 +375,11 @@ def _position(output: int | str, names: tuple[str, ...]) -> int:
 def highest_first(values: FloatArray) -> IntArray:
     """Players from the highest value to the lowest, of the shape of `values`; tied ones in descending column order."""
     return np.flip(np.argsort(values, axis=1, kind="stable"), axis=1)
+
+
+def strongest_first(values: FloatArray) -> IntArray:
+    """Players from the largest absolute value to the smallest, of the shape of `values`; tied ones in column order."""
+    return np.argsort(-np.abs(values), axis=1, kind="stable")
 
 
 def take_rows(data: Any, index: Any) -> Any:

@@ -70,7 +70,8 @@ def test_friendly_answers_are_the_librarys(world: World, client: httpx.Client) -
             bounds = np.array([item["bounds"][str(k)][name] for name in names])
             assert expected.lower_bounds is not None
             np.testing.assert_allclose(bounds[:, 0], expected.lower_bounds[i, :, k], atol=1e-5)
-            magnitudes = [abs(item["attributions"][str(k)][name]) for name in item["ranking"][str(k)]]
+            assert item["ranking"][str(k)] == sorted(names, key=item["attributions"][str(k)].get, reverse=True)
+            magnitudes = [abs(item["attributions"][str(k)][name]) for name in item["order_by_magnitude"][str(k)]]
             assert magnitudes == sorted(magnitudes, reverse=True)
         assert item["confidence"] == 0.8
         assert item["outputs_known"] is True

@@ -64,6 +64,8 @@ def test_ranking_is_descending_with_ties_in_descending_column_order() -> None:
     assert several().ranking[0, :, 1].tolist() == [1, 0, 2]
     given = np.array([[0, 1, 2]] * 3)
     assert single(predicted_ranking=given).ranking is given
+    assert single().order_by_magnitude.tolist() == [[1, 2, 0], [2, 0, 1], [2, 1, 0]]
+    np.testing.assert_array_equal(several().order_by_magnitude, several().top(3))
 
 
 def test_top() -> None:

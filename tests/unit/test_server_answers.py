@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,12 @@ def test_an_answer_has_every_number_under_its_name() -> None:
             for j, player in enumerate(PLAYERS):
                 assert item["attributions"][output][player] == whole.values[row, j, k]
                 assert item["bounds"][output][player][0] == whole.lower_bounds[row, j, k]
-            ranked = [abs(item["attributions"][output][player]) for player in item["ranking"][output]]
+            assert item["ranking"][output] == [PLAYERS[j] for j in whole.ranking[row, :, k]]
+            assert item["order_by_magnitude"][output] == [PLAYERS[j] for j in whole.order_by_magnitude[row, :, k]]
+            ranked = [item["attributions"][output][player] for player in item["ranking"][output]]
             assert ranked == sorted(ranked, reverse=True)
+            strengths = [abs(item["attributions"][output][player]) for player in item["order_by_magnitude"][output]]
+            assert strengths == sorted(strengths, reverse=True)
         highest = "no" if item["prediction"]["no"] >= item["prediction"]["yes"] else "yes"
         for reason in item["reasons"]:
             assert reason["contribution"] == item["attributions"][highest][reason["feature"]]
@@ -87,6 +92,14 @@ def test_an_answer_has_every_number_under_its_name() -> None:
             elif reason["feature"] == "home":  # a group of columns has no single value
                 assert reason["value"] is None
                 assert reason["text"].startswith(("home raises", "home lowers"))
+
+
+def test_the_ranking_is_that_of_the_ranking_head() -> None:
+    whole = make_explanation(2, False)
+    said = np.flip(whole.ranking, axis=1)
+    item = written(NAMES, Arrays.of(replace(whole, predicted_ranking=said)).take(slice(3, 4)), [None], [Wish(1)])[0]
+    for k, output in enumerate(NAMES.outputs):
+        assert item["ranking"][output] == [PLAYERS[j] for j in said[3, :, k]]
 
 
 def test_without_outputs_the_prediction_is_what_the_parts_add_up_to() -> None:

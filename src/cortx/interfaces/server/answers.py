@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from cortx.explanation import Explanation
+from cortx.explanation import Explanation, strongest_first
 from cortx.reasons import ROUNDING, Reason, ReasonCodes, find_reasons, magnitude_band
 
 Array = npt.NDArray[np.float64]
@@ -43,6 +43,7 @@ class Arrays:
     values: Array  # (rows, players, outputs)
     base_values: Array  # (rows, outputs)
     prediction: Array  # (rows, outputs); without the model's outputs, what the attributions add up to
+    ranking: npt.NDArray[np.integer[Any]]  # (rows, players, outputs), from the highest value to the lowest
     known: bool
     lower: Array | None = None
     upper: Array | None = None
@@ -62,6 +63,7 @@ class Arrays:
             values=values,
             base_values=base,
             prediction=full(explanation.outputs) if known else base + values.sum(axis=1),
+            ranking=full(explanation.ranking),
             known=known,
             lower=full(explanation.lower_bounds),
             upper=full(explanation.upper_bounds),
@@ -75,13 +77,13 @@ class Arrays:
     def take(self, rows: slice | npt.NDArray[np.int64]) -> Arrays:
         lower, upper, error = (None if a is None else a[rows] for a in (self.lower, self.upper, self.error))
         return Arrays(
-            self.values[rows], self.base_values[rows], self.prediction[rows], self.known, lower, upper, error,
-            self.confidence,
+            self.values[rows], self.base_values[rows], self.prediction[rows], self.ranking[rows], self.known, lower,
+            upper, error, self.confidence,
         )  # fmt: skip
 
-    def order(self) -> npt.NDArray[np.int64]:
+    def order_by_magnitude(self) -> npt.NDArray[np.integer[Any]]:
         """Players from the strongest to the weakest, (rows, players, outputs)."""
-        return np.argsort(-np.abs(self.values), axis=1, kind="stable")
+        return strongest_first(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def explanations(
 ) -> list[orjson.Fragment]:
     """One JSON object a row; `cells` are the values of its columns, `wishes` what its request asked for."""
     values = arrays.values.transpose(0, 2, 1)  # (rows, outputs, players)
-    order = arrays.order().transpose(0, 2, 1)
+    order = arrays.order_by_magnitude().transpose(0, 2, 1)
+    ranking = arrays.ranking.transpose(0, 2, 1).tolist()
     n_rows, n_outputs, n_players = values.shape
     bounds = None
     parts = [arrays.prediction, arrays.base_values, values.reshape(n_rows, -1)]
@@ -117,10 +120,10 @@ def explanations(
     found = []
     for i, line in enumerate(lines):
         texts = line.split(",")
-        rankings = [",".join([written[j] for j in ranked]) for ranked in reasons.order[i]]
+        orders = [",".join([written[j] for j in ranked]) for ranked in (*ranking[i], *reasons.order[i])]
         whole = form.copy()
         told = reasons.write(i, texts[first:after], cells[i])
-        whole[1::2] = [*texts[:after], *rankings, *texts[after:], told]
+        whole[1::2] = [*texts[:after], *orders, *texts[after:], told]
         found.append(orjson.Fragment("".join(whole)))
     return found
 
@@ -136,7 +139,7 @@ def _written(players: tuple[str, ...]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _form(names: Names, bounds: bool, errors: bool, confidence: float | None, known: bool) -> list[str]:
-    """An answer cut at its holes: numbers in the order of `explanations`, rankings after the attributions, reasons."""
+    """An answer cut at its holes: numbers in the order of `explanations`, both orders after attributions, reasons."""
 
     def each(keys: Sequence[str], content: str) -> str:
         return "{" + ",".join(f"{_text(key)}:{content}" for key in keys) + "}"
@@ -147,6 +150,7 @@ def _form(names: Names, bounds: bool, errors: bool, confidence: float | None, kn
         "base_values": each(names.outputs, HOLE),
         "attributions": each(names.outputs, listed if names.image else each(names.players, HOLE)),
         "ranking": each(names.outputs, f"[{HOLE}]"),
+        "order_by_magnitude": each(names.outputs, f"[{HOLE}]"),
         "bounds": each(names.outputs, each(names.players, f"[{HOLE},{HOLE}]")) if bounds else "null",
         "error_bound": each(names.outputs, HOLE) if bounds and errors else "null",
         "confidence": _text(confidence),
@@ -169,7 +173,7 @@ class _Reasons:
         names: Names,
         prediction: Array,
         values: Array,
-        order: npt.NDArray[np.int64],
+        order: npt.NDArray[np.integer[Any]],
         bounds: Array | None,
         confidence: float | None,
         wishes: Sequence[Wish],

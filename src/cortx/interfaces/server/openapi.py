@@ -123,7 +123,11 @@ def _explanation() -> Schema:
             "prediction": _map(NUMBER),
             "base_values": _map(NUMBER),
             "attributions": _map(by_player),
-            "ranking": _map(_list(TEXT)),
+            "ranking": {**_map(_list(TEXT)), "description": "From the highest attribution to the lowest."},
+            "order_by_magnitude": {
+                **_map(_list(TEXT)),
+                "description": "From the largest absolute attribution to the smallest.",
+            },
             "bounds": {"anyOf": [_map(_map(_list(NUMBER_OR_NULL, 2, 2))), {"type": "null"}]},
             "error_bound": {"anyOf": [_map(NUMBER_OR_NULL), {"type": "null"}]},
             "confidence": NUMBER_OR_NULL,

@@ -84,6 +84,7 @@ def outputs_of(version: Version) -> list[dict[str, Any]]:
         "base_values": [-1, outputs],
         "prediction": [-1, outputs],
         "ranking": [-1, players, outputs],
+        "order_by_magnitude": [-1, players, outputs],
     }
     if version.confidence is not None:
         shapes |= {
@@ -91,7 +92,7 @@ def outputs_of(version: Version) -> list[dict[str, Any]]:
             "upper_bounds": [-1, players, outputs],
             "error_bound": [-1, outputs],
         }
-    kinds = {"ranking": "INT64"}
+    kinds = {"ranking": "INT64", "order_by_magnitude": "INT64"}
     return [{"name": name, "datatype": kinds.get(name, "FP64"), "shape": shape} for name, shape in shapes.items()]
 
 
@@ -312,7 +313,8 @@ def write_infer(version: Version, arrays: Arrays, asked: Asked) -> tuple[bytes, 
         "values": arrays.values,
         "base_values": arrays.base_values,
         "prediction": arrays.prediction,
-        "ranking": arrays.order(),
+        "ranking": arrays.ranking,
+        "order_by_magnitude": arrays.order_by_magnitude(),
         "lower_bounds": arrays.lower,
         "upper_bounds": arrays.upper,
         "error_bound": arrays.error,
