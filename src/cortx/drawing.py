@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError, need
+from cortx.storage import replace_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,12 +65,7 @@ def finished(figure: Figure, path: str | Path | None) -> Figure:
         path = Path(path)
         if path.suffix.lower() != ".png":
             raise InputError(f"path must end in .png, got {str(path)!r}; for other formats call .savefig on the figure")
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            figure.savefig(temporary, dpi=150, format="png")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_whole(path, lambda temporary: figure.savefig(temporary, dpi=150, format="png"))
     return figure
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import ArtifactError, InputError, MissingDependencyError
-from cortx.explainer.portable_folder import GRAPH, Facts, read_folder
+from cortx.explainer.portable_folder import Facts, read_folder
 from cortx.explainer.reading import given_outputs
 from cortx.explainer.session import Session
 from cortx.explanation import Explanation
@@ -38,7 +38,7 @@ def load(folder: str | Path, *, threads: int = 0) -> Portable:
         raise
     except Exception as error:
         raise ArtifactError(
-            f"onnxruntime cannot open {Path(folder) / GRAPH} ({error}); update onnxruntime, or export again"
+            f"onnxruntime cannot open the graph in {folder} ({error}); update onnxruntime, or export again"
         ) from error
     return Portable(session, facts)
 

@@ -19,7 +19,8 @@ from cortx.distributed.source import BATCH_ROWS
 from cortx.distributed.spark_engine import SparkEngine, needs_pyspark, pack_for_spark, task_device, unpack_from_spark
 from cortx.distributed.work import Task, failed
 from cortx.errors import CortxError, InputError
-from cortx.storage import arrow
+from cortx.explainer.generations import EXPLAINER
+from cortx.storage import arrow, temporary_beside
 from cortx.tables import read_table
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def explain(
         for field in list(whole)[len(rows.schema) :]
     ]
     folder = Path(opened.explainer)
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = {name: (folder / name).read_bytes() for name in EXPLAINER.names(folder)}
     worker = ExplainPartition(pack_for_spark(opened), str(opened.digest), files, tuple(df.columns))
     return rows.plain().mapInArrow(worker.explain, StructType([*df.schema.fields, *added]))
 
@@ -188,9 +189,9 @@ class ExplainPartition:
 
         folder = Path(SparkFiles.getRootDirectory()) / f"cortx-{self.digest}"
         if not folder.is_dir():
-            ours = folder.with_name(f"{folder.name}-{os.getpid()}")
+            ours = temporary_beside(folder)
+            ours.mkdir(parents=True)
             for name, content in self.files.items():
-                (ours / name).parent.mkdir(parents=True, exist_ok=True)
                 (ours / name).write_bytes(content)
             try:
                 ours.rename(folder)

@@ -1,18 +1,25 @@
-"""What all writers of files share: names while they are unfinished, renames that last, words for a full disk."""
+"""What all writers of files share: local paths, files that are replaced whole, words for a full disk."""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cortx.errors import need
+from cortx.errors import StorageError, need
 
 TEMPORARY = ".tmp-"
 """What the name of an unfinished file starts with."""
 SECONDS_UNFINISHED = 3_600
 """What is unfinished for so long was left behind by a kill."""
+MOST_JSON = 2**28
+"""Bytes of a JSON document that is read: 256 MiB."""
+MOST_BYTES = 2**36
+"""Bytes of any file that is read as a whole: 64 GiB."""
 
 
 def arrow(what: str = "reading and writing Parquet files") -> Any:
@@ -52,3 +59,69 @@ def sync_names(folder: str | Path) -> None:
         sync(folder, os.O_RDONLY)
     except OSError:
         return  # not every shared file system can
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name in the same folder that nobody else has, for what will be renamed to `path`."""
+    return path.with_name(f"{TEMPORARY}{secrets.token_hex(6)}-{path.name}")
+
+
+def replace_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Lets `write` write a file under another name in the same folder, then renames it: a file is whole or not there.
+
+    The file gets the mode of any new file (that of the umask).
+    """
+    temporary = temporary_beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        sync(temporary)
+        os.replace(temporary, path)
+        sync_names(path.parent)
+    except StorageError:
+        raise
+    except OSError as error:
+        if disk_is_full(error):
+            raise StorageError(full_words(path, error)) from error
+        raise StorageError(f"{path} could not be written: {error}; what is finished is kept") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: Any) -> None:
+    """The same for bytes, or any buffer of them."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("xb") as file:
+            file.write(content)
+
+    replace_whole(path, write)
+
+
+def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The bytes of a file in one read; one of more than `most` bytes is refused before it is read."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > most else file.read(min(most, size + 1) + 1)
+        size = max(size, len(content))
+    if size > most:
+        raise StorageError(f"{path} has {size:,} bytes; at most {most:,} are read, so it is not what it should be")
+    return content
+
+
+def is_old(path: Path, seconds: float = SECONDS_UNFINISHED) -> bool:
+    """Whether a file was written so long ago; one that somebody else removed counts as new."""
+    try:
+        return time.time() - path.stat().st_mtime > seconds
+    except OSError:
+        return False
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes the files that killed writers left in a folder of ours; what somebody may still be writing stays."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if is_old(path):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue  # somebody else's

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import platform
-import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
 from cortx.errors import ArtifactError, FingerprintError, InputError
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.fingerprint import ModelDifference, difference
 from cortx.explainer.fit import Fitted
 from cortx.explainer.game_json import GAME_ARRAYS, game_arrays, game_facts, game_spec
+from cortx.explainer.generations import EXPLAINER
 from cortx.explainer.profile import Profile
 from cortx.games import Game, GameSpec
 from cortx.games.players import ImagePlayers
@@ -34,42 +32,13 @@ from cortx.version import __version__
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
 
-FORMAT, FORMAT_VERSION = "cortx-explainer", 2
-MANIFEST = "manifest.json"
+FORMAT_VERSION = 2
 
 
 def save(explainer: CoRTX, folder: str | Path) -> Path:
-    """Writes the folder so that it is there whole or not at all.
-
-    A new folder is written beside its place and renamed in. One that exists gets new weights under a name of their
-    own; replacing its manifest, one rename, is what makes them count.
-    """
-    target = Path(folder)
+    """Writes the folder so that it is there whole or not at all; see `Generations`."""
     fitted = explainer.fitted
-    if target.exists() and not (target / MANIFEST).is_file() and not (target.is_dir() and not any(target.iterdir())):
-        raise ArtifactError(f"{target} exists and is not a cortx explainer; choose another folder, or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        save_file(_tensors(fitted), temporary / "weights")
-        digest = _sha256(temporary / "weights")
-        weights = f"weights-{digest[:12]}.safetensors"
-        os.replace(temporary / "weights", temporary / weights)
-        manifest = _manifest(explainer, fitted, weights, digest)
-        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        if not target.exists():
-            os.replace(temporary, target)
-            return target
-        os.replace(temporary / weights, target / weights)
-        os.replace(temporary / MANIFEST, target / MANIFEST)
-        for old in target.glob("weights-*.safetensors"):
-            if old.name != weights:
-                old.unlink()
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return target
+    return EXPLAINER.write(Path(folder), save_tensors(_tensors(fitted)), _manifest(explainer, fitted))
 
 
 def load(folder: str | Path, model: Any = None) -> CoRTX:
@@ -80,8 +49,7 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
     from cortx.explainer.explainer import CoRTX
 
     path = Path(folder)
-    manifest = _read_manifest(path)
-    tensors = _read_weights(path, manifest)
+    manifest, tensors = _read(path)
     try:
         settings = manifest["settings"]
         spec = game_spec(manifest, {name: tensors[name].numpy() for name in GAME_ARRAYS})
@@ -137,9 +105,8 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
     return {**tensors, **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}}
 
 
-def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> dict[str, Any]:
+def _manifest(explainer: CoRTX, fitted: Fitted) -> dict[str, Any]:
     return {
-        "format": FORMAT,
         "format_version": FORMAT_VERSION,
         **game_facts(fitted.spec),
         "settings": {"heads": list(fitted.heads), "unseen": explainer.unseen, "seed": fitted.seed},
@@ -150,7 +117,6 @@ def _manifest(explainer: CoRTX, fitted: Fitted, weights: str, digest: str) -> di
         "costs": fitted.costs,
         "recipe": fitted.recipe.to_json(),
         "history": fitted.history,
-        "weights": {"file": weights, "sha256": digest},
         "versions": {
             "cortx": __version__,
             "python": platform.python_version(),
@@ -197,45 +163,24 @@ def _version(name: str) -> str:
         return "unknown"
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise ArtifactError(f"there is no explainer at {path}")
-    if not (path / MANIFEST).is_file():
-        raise ArtifactError(f"{path} is not a cortx explainer: it has no {MANIFEST}")
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The manifest and its tensors, which are copies in memory: the file may be replaced or cut at any time."""
+    manifest, content = EXPLAINER.read_content(path, _checked(path, EXPLAINER.read_document(path)))
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ArtifactError(f"{path / MANIFEST} is damaged ({error}); restore or save the explainer again") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ArtifactError(f"{path} is not a cortx explainer: its manifest does not say {FORMAT!r}")
+        return _checked(path, manifest), load_tensors(content)
+    except (SafetensorError, ValueError) as error:
+        raise ArtifactError(f"the weights in {path} are damaged ({error}); copy or save the explainer again") from error
+
+
+def _checked(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    if manifest.get("format") != EXPLAINER.format:
+        raise ArtifactError(f"{path} is not a cortx explainer: its manifest does not say {EXPLAINER.format!r}")
     if manifest.get("format_version") != FORMAT_VERSION:
         raise ArtifactError(
             f"{path} was written in format {manifest.get('format_version')}, this cortx reads {FORMAT_VERSION}; "
             "load it with the cortx version named in its manifest"
         )
     return manifest
-
-
-def _read_weights(path: Path, manifest: dict[str, Any]) -> dict[str, torch.Tensor]:
-    entry = manifest.get("weights")
-    if not isinstance(entry, dict) or Path(str(entry.get("file"))).name != entry.get("file"):
-        raise ArtifactError(f"{path / MANIFEST} is damaged: it does not name its weights; save the explainer again")
-    weights = path / entry["file"]
-    if not weights.is_file():
-        raise ArtifactError(f"{path} lacks {weights.name}; copy the whole folder")
-    if _sha256(weights) != entry.get("sha256"):
-        raise ArtifactError(
-            f"{weights} is damaged: its checksum is not the one in the manifest; copy or save the explainer again"
-        )
-    try:
-        return load_file(weights)
-    except SafetensorError as error:
-        raise ArtifactError(f"{weights} is damaged ({error}); copy or save the explainer again") from error
 
 
 def _network(

@@ -10,8 +10,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +29,7 @@ from cortx.explainer.store import in_order_of_rows, merged
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, GameSpec
 from cortx.seeding import mix, stream_seed
-from cortx.storage import SECONDS_UNFINISHED, TEMPORARY, disk_is_full, full_words, sync, sync_names
+from cortx.storage import MOST_JSON, TEMPORARY, read_whole, remove_unfinished, write_whole
 from cortx.tables import Schema, write_table
 from cortx.version import __version__
 
@@ -268,12 +266,7 @@ class LabelFolder:
 
     def remove_unfinished(self) -> None:
         """Removes what killed writers left behind."""
-        for path in self.path.glob(f"{TEMPORARY}*"):
-            try:
-                if time.time() - path.stat().st_mtime > SECONDS_UNFINISHED:
-                    path.unlink()
-            except OSError:
-                continue  # somebody else removed it
+        remove_unfinished(self.path)
 
     # Reading ------------------------------------------------------------------------------------------------------
 
@@ -465,23 +458,6 @@ def folder_path(folder: str | os.PathLike[str]) -> Path:
     return Path(os.path.abspath(os.path.expanduser(text)))
 
 
-def write_whole(path: Path, content: Any) -> None:
-    """Writes under another name in the same folder, then renames: a file is there whole or not at all."""
-    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(6)}-{path.name}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-        sync(temporary)
-        os.replace(temporary, path)
-        sync_names(path.parent)
-    except OSError as error:
-        if disk_is_full(error):
-            raise StorageError(full_words(path, error)) from error
-        raise StorageError(f"{path} could not be written: {error}; what is finished is kept") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _sha(*parts: Any) -> str:
     digest = hashlib.sha256()
     for part in parts:
@@ -507,8 +483,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not (path / MANIFEST).is_file():
         raise ArtifactError(f"{path} is not a folder of labels: it has no {MANIFEST}")
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        manifest = json.loads(read_whole(path / MANIFEST, MOST_JSON).decode())
+    except (ValueError, OSError, RecursionError) as error:
         raise ArtifactError(f"{path / MANIFEST} is damaged ({error}); restore it from a copy") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ArtifactError(f"{path} is not a folder of labels: its {MANIFEST} does not say {FORMAT!r}")
@@ -521,13 +497,17 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _read_arrays(path: Path, sha256: str) -> dict[str, npt.NDArray[Any]]:
+    from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
     except OSError as error:
         raise StorageError(f"{path} cannot be read ({error}); copy the whole folder") from error
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ArtifactError(f"{path} is damaged: its checksum is not the one in {MANIFEST}; restore it from a copy")
-    arrays: dict[str, npt.NDArray[Any]] = load(content)
+    try:
+        arrays: dict[str, npt.NDArray[Any]] = load(content)
+    except SafetensorError as error:
+        raise ArtifactError(f"{path} is damaged ({error}); restore it from a copy") from error
     return arrays

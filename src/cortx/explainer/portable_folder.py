@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import ArtifactError, CortxError
+from cortx.errors import ArtifactError, InputError
 from cortx.explainer.calibration import Calibration
+from cortx.explainer.generations import PORTABLE
 from cortx.explainer.reading import Seen
 from cortx.images import ImageSchema
 from cortx.schema_json import schema_to_json
+from cortx.storage import TEMPORARY
 from cortx.tables import Column, Schema
 from cortx.version import __version__
 
-FORMAT, FORMAT_VERSION = "cortx-portable", 1
-GRAPH, FACTS = "explainer.onnx", "explainer.json"
+FORMAT_VERSION = 1
 
 Array = npt.NDArray[np.float64]
 
@@ -145,76 +142,42 @@ def _calibration_from_json(data: dict[str, Any]) -> Calibration:
 
 
 def check_target(target: Path) -> None:
-    """Refuses to write over anything but a portable explainer."""
-    if not target.exists():
-        return
-    found = {path.name for path in target.iterdir()} if target.is_dir() else {target.name}
-    if not found <= {GRAPH, FACTS}:
+    """Refuses to write over anything but a portable explainer, and into a folder with other things."""
+    PORTABLE.check_target(target)
+    names = [path.name for path in target.iterdir()] if target.exists() else []
+    if not all(name == PORTABLE.document or name.startswith(TEMPORARY) or PORTABLE.is_ours(name) for name in names):
         raise ArtifactError(f"{target} exists and is not a portable explainer; choose another folder, or remove it")
 
 
 def write_folder(folder: str | Path, graph: bytes, facts: Facts) -> Path:
-    """Writes beside its place and renames in, so that the folder is there whole or not at all.
-
-    One that exists steps aside first: between the two renames there is no folder, but never half a folder.
-    """
-    target = Path(folder)
-    check_target(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = (target.with_name(f".{target.name}.{word}{os.getpid()}") for word in ("tmp", "old"))
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        (temporary / GRAPH).write_bytes(graph)
-        document = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "cortx": __version__,
-            "graph": {"file": GRAPH, "sha256": hashlib.sha256(graph).hexdigest()},
-            **facts.to_json(),
-        }
-        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
-        (temporary / FACTS).write_text(text + "\n", encoding="utf-8")
-        if target.exists():
-            os.replace(target, old)
-        os.replace(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-    return target
+    """Writes the folder so that it is there whole or not at all; see `Generations`."""
+    check_target(Path(folder))
+    head = {"format": PORTABLE.format, "format_version": FORMAT_VERSION, "cortx": __version__, PORTABLE.entry: None}
+    return PORTABLE.write(Path(folder), graph, {**head, **facts.to_json()})
 
 
 def read_folder(folder: str | Path) -> tuple[bytes, Facts]:
     """The graph and the facts; `ArtifactError` says what is wrong with any other folder."""
     path = Path(folder)
-    if not path.exists():
-        raise ArtifactError(f"there is no portable explainer at {path}")
     if (path / "manifest.json").is_file():
         raise ArtifactError(
             f"{path} is an explainer that cortx.load reads; cortx.load(folder).to_onnx(...) makes a portable one"
         )
-    if not (path / FACTS).is_file():
-        raise ArtifactError(f"{path} is not a portable explainer: it has no {FACTS}")
+    data, graph = PORTABLE.read_content(path, _checked(path, PORTABLE.read_document(path)))
     try:
-        data = json.loads((path / FACTS).read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ArtifactError(f"{path / FACTS} is damaged ({error}); copy the folder or export again") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ArtifactError(f"{path} is not a portable explainer: its {FACTS} does not say {FORMAT!r}")
+        return graph, Facts.from_json(_checked(path, data))
+    except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+        raise ArtifactError(f"{path / PORTABLE.document} is damaged ({error!r}); copy or export the folder") from error
+
+
+def _checked(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+    if data.get("format") != PORTABLE.format:
+        raise ArtifactError(
+            f"{path} is not a portable explainer: its {PORTABLE.document} does not say {PORTABLE.format!r}"
+        )
     if data.get("format_version") != FORMAT_VERSION:
         raise ArtifactError(
             f"{path} was written in format {data.get('format_version')} by cortx {data.get('cortx')}, this cortx "
             f"({__version__}) reads format {FORMAT_VERSION}; use that version, or export again"
         )
-    if not (path / GRAPH).is_file():
-        raise ArtifactError(f"{path} lacks {GRAPH}; copy the whole folder")
-    graph = (path / GRAPH).read_bytes()
-    try:
-        expected, facts = data["graph"]["sha256"], Facts.from_json(data)
-    except (KeyError, TypeError, ValueError, AttributeError, CortxError) as error:
-        raise ArtifactError(f"{path / FACTS} is damaged ({error!r}); copy the folder or export again") from error
-    if hashlib.sha256(graph).hexdigest() != expected:
-        raise ArtifactError(
-            f"{path / GRAPH} is damaged: its checksum is not the one in {FACTS}; copy the folder or export again"
-        )
-    return graph, facts
+    return data

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cortx import __version__
-from cortx.errors import CortxError, InputError
+from cortx.errors import ArtifactError, CortxError, InputError
 from cortx.interfaces import paper
 from cortx.interfaces.explain_folder import explain_folder
 from cortx.interfaces.export import export
-from cortx.interfaces.files import TABLE_ENDINGS, read_file, replace_whole, write_file
+from cortx.interfaces.files import TABLE_ENDINGS, read_file, write_file
 from cortx.interfaces.label import label
 from cortx.interfaces.options import (
     AddressOption,
@@ -36,6 +36,7 @@ from cortx.interfaces.options import (
 from cortx.interfaces.server.command import serve
 from cortx.interfaces.show import show_evaluation, show_fit
 from cortx.named import load_model
+from cortx.storage import replace_whole
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
@@ -594,8 +595,12 @@ def _check_explain_options(
 
 def _check_target_folder(out: Path) -> None:
     """Says at once what `save` would refuse after a long fit."""
-    if out.exists() and not (out / "manifest.json").is_file() and not (out.is_dir() and not any(out.iterdir())):
-        raise InputError(f"--out {out} exists and is not a cortx explainer; choose another folder, or remove it")
+    from cortx.explainer.generations import EXPLAINER
+
+    try:
+        EXPLAINER.check_target(out)
+    except ArtifactError as error:
+        raise InputError(f"--out: {error}") from error
 
 
 # What is shown -----------------------------------------------------------------------------------------------

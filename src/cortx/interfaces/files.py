@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cortx.errors import InputError, need
+from cortx.storage import replace_whole
 
 TABLE_ENDINGS = (".csv", ".parquet")
 
@@ -57,14 +56,3 @@ def write_file(frame: Any, path: Path) -> None:
             frame.to_parquet(temporary, index=False)
 
     replace_whole(path, write)
-
-
-def replace_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Lets `write` write under another name in the same folder, then renames."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".tmp{os.getpid()}-{path.name}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

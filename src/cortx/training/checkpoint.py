@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
-from cortx.errors import ArtifactError
+from cortx.errors import ArtifactError, StorageError
+from cortx.storage import TEMPORARY, read_whole, write_whole
 
 
 class Checkpoint:
@@ -38,14 +38,9 @@ class Checkpoint:
             return
         self._stages.add(stage)
         path = self.folder / f"{stage}.safetensors"
-        temporary = path.with_suffix(f".tmp{os.getpid()}")
         metadata = {"cortx": json.dumps({"key": self.key, **facts})}
-        save_file(
-            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, temporary, metadata
-        )
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        write_whole(path, save(copies, metadata))
 
     def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The tensors and facts of a stage, or None if it was never saved."""
@@ -53,10 +48,9 @@ class Checkpoint:
         if path is None or not path.is_file():
             return None
         try:
-            with safe_open(path, framework="pt") as file:
-                facts = json.loads((file.metadata() or {}).get("cortx", "{}"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        except (SafetensorError, ValueError) as error:
+            content = read_whole(path)
+            tensors, facts = load(content), json.loads(_metadata(content).get("cortx", "{}"))
+        except (SafetensorError, ValueError, StorageError) as error:
             raise ArtifactError(
                 f"the checkpoint {path} is damaged ({error}); delete it to start this stage again"
             ) from error
@@ -73,10 +67,18 @@ class Checkpoint:
         if self.folder is None or not self.writes:
             return
         for stage in self._stages:
-            for path in [self.folder / f"{stage}.safetensors", *self.folder.glob(f"{stage}.tmp*")]:
+            name = f"{stage}.safetensors"
+            for path in [self.folder / name, *self.folder.glob(f"{TEMPORARY}*-{name}")]:
                 path.unlink(missing_ok=True)
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The texts in the head of a safetensors file that was read without an error."""
+    head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    metadata: dict[str, str] = head.get("__metadata__", {})
+    return metadata
 
 
 def pack(prefix: str, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Tensor]:
