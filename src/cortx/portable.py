@@ -36,6 +36,8 @@ def load(folder: str | Path, *, threads: int = 0) -> Portable:
         session = Session(graph, images=isinstance(facts.seen.schema, ImageSchema), threads=threads)
     except MissingDependencyError:
         raise
+    except InputError as error:
+        raise ArtifactError(f"the graph in {folder} is not opened: {error}") from error
     except Exception as error:
         raise ArtifactError(
             f"onnxruntime cannot open the graph in {folder} ({error}); update onnxruntime, or export again"

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import need
+from cortx.onnx_files import check_self_contained
 
 ROWS_AT_A_TIME = 256
 """Rows of a table in one run."""
@@ -31,6 +32,7 @@ class Session:
     """
 
     def __init__(self, graph: bytes, *, images: bool, threads: int = 0) -> None:
+        check_self_contained(graph)
         self._graph, self._images = graph, images
         self._threads = threads or _cores()
         self._open()

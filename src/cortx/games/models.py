@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError, ModelError, need
+from cortx.onnx_files import check_own_folder
 from cortx.tables import FRAMES
 
 Output = Literal["auto", "probability", "log-odds", "raw"]
@@ -304,7 +305,10 @@ ONNX_TYPES = {
 
 
 class OnnxModel(Model):
-    """An ONNX file in onnxruntime: one matrix input, or one input for each column; probabilities if it names them."""
+    """An ONNX file in onnxruntime: one matrix input, or one input for each column; probabilities if it names them.
+
+    Weights in files of their own (external data) must be in the model's folder; see `cortx.onnx_files`.
+    """
 
     def __init__(self, model: Any, output: Output) -> None:
         try:
@@ -317,7 +321,11 @@ class OnnxModel(Model):
             settings = onnxruntime.SessionOptions()
             settings.intra_op_num_threads = torch.get_num_threads()  # one place says how many threads a process uses
             try:
-                model = onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+                graph = Path(model).read_bytes()
+                opened = str(model) if check_own_folder(Path(model), graph) else graph
+                model = onnxruntime.InferenceSession(opened, settings, providers=["CPUExecutionProvider"])
+            except InputError:
+                raise
             except Exception as error:
                 raise InputError(f"{str(model)!r} is not a readable ONNX model: {error}") from error
         self.session = model
