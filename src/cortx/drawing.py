@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError, need
-from cortx.storage import replace_whole
+from cortx.storage import local_path, replace_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def tidy(axes: Axes, grid: Literal["both", "x"] = "both") -> None:
 def finished(figure: Figure, path: str | Path | None) -> Figure:
     """The figure, written to a PNG file if there is a path: whole or not at all."""
     if path is not None:
-        path = Path(path)
+        path = local_path(path, "path")
         if path.suffix.lower() != ".png":
             raise InputError(f"path must end in .png, got {str(path)!r}; for other formats call .savefig on the figure")
         replace_whole(path, lambda temporary: figure.savefig(temporary, dpi=150, format="png"))

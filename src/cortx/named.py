@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cortx.errors import InputError
+from cortx.storage import is_address, local_path
 
 
 def module_folder() -> str | None:
@@ -29,6 +30,8 @@ def load_model_from(folder: str | None, name: str) -> Any:
 
     The folder comes last, so that a file there cannot take the place of a library.
     """
+    if is_address(name):
+        name = str(local_path(name, "MODEL"))
     if name.lower().endswith(".onnx"):
         if not Path(name).is_file():
             raise InputError(f"there is no ONNX file {name!r}")

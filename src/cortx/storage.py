@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import url2pathname
 
-from cortx.errors import StorageError, need
+from cortx.errors import InputError, StorageError, need
 
 TEMPORARY = ".tmp-"
 """What the name of an unfinished file starts with."""
@@ -20,6 +22,36 @@ MOST_JSON = 2**28
 """Bytes of a JSON document that is read: 256 MiB."""
 MOST_BYTES = 2**36
 """Bytes of any file that is read as a whole: 64 GiB."""
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def is_address(value: str | os.PathLike[str]) -> bool:
+    """Whether it names a place by a scheme (s3://, gs://, https://): a `Path` has made s3:// into s3:/ already.
+
+    One letter before the colon is a drive.
+    """
+    return _SCHEME.match(os.fspath(value)) is not None
+
+
+def local_path(value: str | os.PathLike[str], what: str = "the path") -> Path:
+    """A path on this machine's file systems; file:// is understood, any other address is refused with `InputError`.
+
+    Called before any work: ``Path("s3://bucket/x")`` would be a local folder that is called "s3:".
+    """
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text:
+        raise InputError(f"{what} must be the path of a file or folder, got {text!r}")
+    found = _SCHEME.match(text)
+    if found is None:
+        return Path(value)
+    if found[1].lower() == "file":
+        host, _, path = text[len("file:") :].removeprefix("//").partition("/")
+        if host in ("", "localhost"):
+            return Path(url2pathname(f"/{path}"))
+    raise InputError(
+        f"{what} is {text!r}, an address; give a local path (also as file:///...), and copy what lies there, or mount "
+        "it"
+    )
 
 
 def arrow(what: str = "reading and writing Parquet files") -> Any:

@@ -17,7 +17,7 @@ from cortx.distributed.places import ENDINGS, Place, parquet, place, write_whole
 from cortx.distributed.source import BATCH_ROWS, ParquetPart, read_batches, read_schema
 from cortx.distributed.work import Done, NamedModel, Task, Work
 from cortx.errors import ArtifactError, InputError
-from cortx.storage import arrow
+from cortx.storage import arrow, local_path
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
@@ -50,7 +50,7 @@ class OpenExplainer:
         """From what a user gives; the folder must be there."""
         if not isinstance(explainer, (str, os.PathLike)):
             raise InputError(f"the explainer is a {type(explainer).__qualname__}; save it, and give its folder")
-        folder = os.path.abspath(os.path.expanduser(os.fspath(explainer)))
+        folder = os.path.abspath(local_path(explainer, "the explainer's folder").expanduser())
         return cls(folder, NamedModel.of(model), settings or ExplainSettings(), device, manifest_digest(folder))
 
     def load(self) -> CoRTX:

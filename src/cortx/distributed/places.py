@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,17 @@ from functools import lru_cache
 from typing import Any
 
 from cortx.errors import InputError, StorageError
-from cortx.storage import SECONDS_UNFINISHED, TEMPORARY, arrow, disk_is_full, full_words, sync, sync_names
+from cortx.storage import (
+    SECONDS_UNFINISHED,
+    TEMPORARY,
+    arrow,
+    disk_is_full,
+    full_words,
+    is_address,
+    local_path,
+    sync,
+    sync_names,
+)
 
 ENDINGS = (".parquet", ".parq", ".pq")
 HIDDEN = ("_", ".")
@@ -99,9 +108,11 @@ def place(path: str | os.PathLike[str] | Place) -> Place:
     text = os.fspath(path)
     if not text:
         raise InputError("the path is empty; give a file, a folder or a URI")
-    if text.startswith("file://"):
-        return Place(str(_filesystem(text)[1]))
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):  # one letter is a drive
+    if text.startswith("file:/"):
+        return Place(str(local_path(text)))
+    if is_address(text):
+        if "://" not in text:
+            raise InputError(f"{text!r} was an address before it became a Path; give it as text, such as 's3://...'")
         return Place(text.rstrip("/"))
     return Place(os.path.abspath(os.path.expanduser(text)))
 

@@ -23,6 +23,7 @@ from cortx.explainer.profile import Profile
 from cortx.games import Game, GameSpec
 from cortx.games.players import ImagePlayers
 from cortx.images import ImageSchema
+from cortx.storage import local_path
 from cortx.training.features import TableFeatures
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
@@ -37,8 +38,8 @@ FORMAT_VERSION = 2
 
 def save(explainer: CoRTX, folder: str | Path) -> Path:
     """Writes the folder so that it is there whole or not at all; see `Generations`."""
-    fitted = explainer.fitted
-    return EXPLAINER.write(Path(folder), save_tensors(_tensors(fitted)), _manifest(explainer, fitted))
+    target, fitted = local_path(folder, "the explainer's folder"), explainer.fitted
+    return EXPLAINER.write(target, save_tensors(_tensors(fitted)), _manifest(explainer, fitted))
 
 
 def load(folder: str | Path, model: Any = None) -> CoRTX:
@@ -48,7 +49,7 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
     """
     from cortx.explainer.explainer import CoRTX
 
-    path = Path(folder)
+    path = local_path(folder, "the explainer's folder")
     manifest, tensors = _read(path)
     try:
         settings = manifest["settings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -25,6 +26,7 @@ from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation
 from cortx.games import Game
 from cortx.images import Images, ImageSchema
+from cortx.storage import local_path
 from cortx.tables import Table, plain
 from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
@@ -163,6 +165,9 @@ class CoRTX:
             raise InputError("budget=, labels= and n_labels= each say what to learn from; give one of them")
         if leave_out is not None and labels is None:
             raise InputError("leave_out= belongs to labels=; a budget keeps its own rows aside")
+        kept_in = None if checkpoint is None else local_path(checkpoint, "checkpoint=")
+        if isinstance(labels, (str, os.PathLike)):
+            labels = local_path(labels, "labels=")
         with processes(self.device) as together:
             request = Request(
                 recipe=recipe,
@@ -171,7 +176,7 @@ class CoRTX:
                 budget=budget,
                 seed=int(self.seed),
                 device=usable_device(together.own_device(self.device)),
-                folder=None if checkpoint is None else Path(checkpoint),
+                folder=kept_in,
                 show=progress if together.first else False,
                 leave_out=leave_out,
                 together=together,
@@ -591,7 +596,7 @@ class CoRTX:
         """
         from cortx.explainer.artifact import save
 
-        return save(self, folder) if self._writes else Path(folder)
+        return save(self, folder) if self._writes else local_path(folder, "the explainer's folder")
 
     def to_onnx(
         self, folder: str | Path, *, confidence: float | None = 0.9, int8: bool = False, rows: Any = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +28,7 @@ from cortx.explainer.store import in_order_of_rows, merged
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, GameSpec
 from cortx.seeding import mix, stream_seed
-from cortx.storage import MOST_JSON, TEMPORARY, read_whole, remove_unfinished, write_whole
+from cortx.storage import MOST_JSON, TEMPORARY, local_path, read_whole, remove_unfinished, write_whole
 from cortx.tables import Schema, write_table
 from cortx.version import __version__
 
@@ -452,10 +451,8 @@ def _of_rows(labels: Explanation, chosen: npt.NDArray[np.bool_], base_evaluation
 
 
 def folder_path(folder: str | os.PathLike[str]) -> Path:
-    text = os.fspath(folder)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
-        raise InputError(f"a folder of labels lies on a file system that all workers see, not at an address: {text!r}")
-    return Path(os.path.abspath(os.path.expanduser(text)))
+    """A folder of labels lies on a file system that all workers see, not at an address."""
+    return Path(os.path.abspath(local_path(folder, "the folder of labels").expanduser()))
 
 
 def _sha(*parts: Any) -> str:

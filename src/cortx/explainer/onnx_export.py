@@ -18,6 +18,7 @@ from cortx.explainer.onnx_graph import Graph, make_graph
 from cortx.explainer.portable_folder import Facts, check_target, write_folder
 from cortx.explainer.session import Session
 from cortx.images import ImageSchema
+from cortx.storage import local_path
 from cortx.tables import plain
 from cortx.training.image_network import ImageNetwork
 from cortx.training.network import ExplainerNetwork
@@ -33,7 +34,8 @@ logger = logging.getLogger("cortx")
 def export(explainer: CoRTX, folder: str | Path, *, confidence: float | None, int8: bool, rows: Any) -> Path:
     """`CoRTX.to_onnx`, which says what the options mean."""
     fitted, spec = explainer.fitted, explainer.fitted.spec
-    check_target(Path(folder))
+    folder = local_path(folder, "the portable explainer's folder")
+    check_target(folder)
     # Bounds were calibrated for the float32 values; what int8 adds to their error no calibration has seen.
     calibration = None if int8 or confidence is None else fitted.calibration
     factors = None if calibration is None or confidence is None else calibration.factors(confidence)

@@ -15,7 +15,7 @@ from cortx.explainer.generations import PORTABLE
 from cortx.explainer.reading import Seen
 from cortx.images import ImageSchema
 from cortx.schema_json import schema_to_json
-from cortx.storage import TEMPORARY
+from cortx.storage import TEMPORARY, local_path
 from cortx.tables import Column, Schema
 from cortx.version import __version__
 
@@ -158,7 +158,7 @@ def write_folder(folder: str | Path, graph: bytes, facts: Facts) -> Path:
 
 def read_folder(folder: str | Path) -> tuple[bytes, Facts]:
     """The graph and the facts; `ArtifactError` says what is wrong with any other folder."""
-    path = Path(folder)
+    path = local_path(folder, "the portable explainer's folder")
     if (path / "manifest.json").is_file():
         raise ArtifactError(
             f"{path} is an explainer that cortx.load reads; cortx.load(folder).to_onnx(...) makes a portable one"

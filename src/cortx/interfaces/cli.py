@@ -18,6 +18,7 @@ from cortx.interfaces.files import TABLE_ENDINGS, read_file, write_file
 from cortx.interfaces.label import label
 from cortx.interfaces.options import (
     AddressOption,
+    App,
     BackgroundOption,
     CategoricalOption,
     DropOption,
@@ -36,7 +37,7 @@ from cortx.interfaces.options import (
 from cortx.interfaces.server.command import serve
 from cortx.interfaces.show import show_evaluation, show_fit
 from cortx.named import load_model
-from cortx.storage import replace_whole
+from cortx.storage import local_path, replace_whole
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
@@ -47,7 +48,7 @@ RecipeChoice = Literal["default", "quick", "paper"]
 Unseen = Literal["error", "ignore"]
 Direction = Literal["up", "down", "both"]
 
-app = typer.Typer(
+app = App(
     name="cortx",
     help="Explain every prediction of any tabular model in one forward pass.\n\n"
     "Start with [bold]cortx demo[/bold], then [bold]fit[/bold] an explainer for your own model, "
@@ -192,6 +193,8 @@ def fit(
     if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks for all
         log_to_stderr()
     _check_target_folder(out)
+    if reference not in ("table", "zero"):
+        reference = str(local_path(reference, "--reference"))
     chosen = tuple(part.strip() for part in heads.split(","))
     if labels_from is not None:
         told = {"--budget": budget, "--labels": labels, "--background": background, "--group": group, "--drop": drop,
@@ -324,6 +327,8 @@ def explain(
 
     cortx explain credit.cortx warehouse/ --outputs score --out explained/ --engine ray --address auto
     """
+    if table.startswith("file:"):
+        table = str(local_path(table, "TABLE"))
     if engine is not None or "://" in table or Path(table).is_dir():
         for option, value in (
             ("--plot", plot), ("--tolerance", tolerance), ("--row-budget", row_budget), ("--reasons", reasons),
@@ -339,8 +344,8 @@ def explain(
     if workers is not None or address is not None or gpus_per_worker:
         raise InputError("--workers, --address and --gpus-per-worker are for folders; give --engine too")
     _explain_file(
-        explainer, Path(table), Path(out), model, outputs, top, plot, confidence, tolerance, row_budget, reasons,
-        exclude, direction, output,
+        explainer, local_path(table, "TABLE"), local_path(out, "--out"), model, outputs, top, plot, confidence,
+        tolerance, row_budget, reasons, exclude, direction, output,
     )  # fmt: skip
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from cortx.errors import InputError, need
-from cortx.storage import replace_whole
+from cortx.storage import local_path, replace_whole
 
 TABLE_ENDINGS = (".csv", ".parquet")
 
 
 def read_file(path: Path) -> Any:
     """A CSV or Parquet file as a pandas frame, or a polars one where pandas is not installed."""
+    path = local_path(path, "the table")
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r}")
     name = path.name.lower()
@@ -45,6 +46,7 @@ def _frame_library() -> Any:
 
 def write_file(frame: Any, path: Path) -> None:
     """Writes a frame whole or not at all: under another name first, then renamed."""
+    path = local_path(path, "the table")
     csv = path.suffix.lower() == ".csv"
 
     def write(temporary: Path) -> None:

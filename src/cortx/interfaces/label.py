@@ -26,6 +26,7 @@ from cortx.interfaces.options import (
     read_groups,
     read_target,
 )
+from cortx.storage import local_path
 
 
 def label(
@@ -117,9 +118,10 @@ def _absent(reference: str, background: Path | None) -> dict[str, Any]:
         return {"background": read_file(background)}
     if reference in ("table", "zero"):
         return {} if reference == "table" else {"reference": "zero"}
-    if not Path(reference).is_file():
+    path = local_path(reference, "--reference")
+    if not path.is_file():
         raise InputError(f"--reference must be 'table', 'zero' or a file, and there is no file {reference!r}")
-    return {"reference": read_file(Path(reference))}
+    return {"reference": read_file(path)}
 
 
 def _say(text: str) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.models import ArgumentInfo
 
 from cortx.errors import InputError
+from cortx.storage import is_address, local_path
 
 OutputName = Literal["auto", "probability", "log-odds", "raw"]
 Frame = Literal["numpy", "pandas", "polars", "pyarrow"]
@@ -47,6 +52,46 @@ AddressOption = Annotated[
     typer.Option(help="The Ray cluster ('auto', host:port) or the Spark master.", show_default=False),
 ]
 GpusOption = Annotated[float, typer.Option(help="GPUs of each worker (local, ray), also a part of one.", min=0.0)]
+
+
+class App(typer.Typer):
+    """Commands that check their paths before anything else: file:// becomes a path, other addresses are refused."""
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[Any], Any]:
+        register = super().command(*args, **settings)
+
+        def registered(function: Any) -> Any:
+            register(with_local_paths(function))
+            return function
+
+        return registered
+
+
+def with_local_paths(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command, given only paths of this machine wherever it takes a `Path`."""
+
+    @functools.wraps(command)
+    def checked(**given: Any) -> Any:
+        return command(**{name: _local(command, name, value) for name, value in given.items()})
+
+    return checked
+
+
+def _local(command: Callable[..., Any], name: str, value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_local(command, name, item) for item in value]
+    return local_path(value, option_name(command, name)) if isinstance(value, Path) and is_address(value) else value
+
+
+def option_name(command: Callable[..., Any], name: str) -> str:
+    """What a parameter of a command is called on the command line."""
+    annotation = inspect.signature(command, eval_str=True).parameters[name].annotation
+    told = next(iter(getattr(annotation, "__metadata__", ())), None)
+    # In an annotation typer takes the first name of an option for its default, until it makes the command.
+    names = (getattr(told, "default", None), *(getattr(told, "param_decls", None) or ()))
+    if isinstance(told, ArgumentInfo):
+        return told.metavar or name.upper()
+    return next((word for word in names if str(word).startswith("--")), f"--{name.replace('_', '-')}")
 
 
 def read_target(text: str | None) -> int | str | None:

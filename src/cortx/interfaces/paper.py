@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cortx.errors import InputError
+from cortx.interfaces.options import App
 
 if TYPE_CHECKING:
     from cortx.paper.image_study import ImageStudy
@@ -18,7 +19,7 @@ MOST_WORKERS = 16
 LINES = 8
 """Images of a picture that compares methods."""
 
-app = typer.Typer(
+app = App(
     name="paper",
     help="Rerun the paper's experiments, with its rivals: JSON, tables and figures.\n\n"
     "[bold]--quick[/bold] is a check of the machinery in a few minutes on two cores: few rows, short trainings, one "

@@ -108,10 +108,11 @@ def serve(
     from cortx.interfaces.server.catalog import served_name
     from cortx.interfaces.server.serve import run
     from cortx.named import load_model
+    from cortx.storage import local_path
 
     names = [served_name(folder) for folder in artifacts]
+    tables = by_name(examples or [], names, "--examples", lambda text: read_file(local_path(text, "--examples")))
     models = by_name(model or [], names, "--model", load_model)
-    tables = by_name(examples or [], names, "--examples", lambda text: read_file(Path(text)))
 
     def tell(port: int) -> None:
         shown = f"[{host}]" if ":" in host else host
