@@ -1,11 +1,13 @@
-"""The errors cortx raises on purpose. Catch `CortxError` to catch them all."""
+"""The errors cortx raises on purpose, and its warnings. Catch `CortxError`, filter `CortxWarning`, to have them all."""
 
 from __future__ import annotations
 
 __all__ = [
     "ArtifactError",
     "BudgetError",
+    "ClippedOutputs",
     "CortxError",
+    "CortxWarning",
     "EngineError",
     "FingerprintError",
     "InputError",
@@ -54,6 +56,14 @@ class EngineError(CortxError, RuntimeError):
 
 class MissingDependencyError(CortxError, ImportError):
     """An optional library is needed for what was asked."""
+
+
+class CortxWarning(UserWarning):
+    """Something that works, but perhaps not as you think."""
+
+
+class ClippedOutputs(CortxWarning):
+    """Log-odds that are not the model's own, because only its probabilities are known and some are 0 or 1."""
 
 
 def need(module: str, why: str, extra: str) -> MissingDependencyError:

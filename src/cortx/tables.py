@@ -508,7 +508,8 @@ def _dtype(column: Column, frame: str) -> Any:
 def reference_row(table: Table, copies: npt.NDArray[np.int64] | None = None) -> Matrix:
     """The mean of each numeric column and the most frequent value of each categorical one, (1, columns).
 
-    Missing values are left out; a column with nothing else keeps them. A row counts `copies` times, (rows,).
+    Missing values are left out; a column with nothing else keeps them. A row counts `copies` times, (rows,). The mean
+    of a constant column is exactly that constant, so that its rows count as equal to the reference.
     """
     if len(table) == 0:
         raise InputError("the reference table has no rows; give at least one")
@@ -527,7 +528,8 @@ def reference_row(table: Table, copies: npt.NDArray[np.int64] | None = None) -> 
             values, place = np.unique(present, return_inverse=True)
             row[0, j] = values[np.bincount(place, weights).argmax()]
         else:
-            row[0, j] = np.average(present, weights=weights)
+            # Rounding may take a mean out of its column's range, and so away from a constant.
+            row[0, j] = np.clip(np.average(present, weights=weights), present.min(), present.max())
     return row
 
 

@@ -15,6 +15,8 @@ Array = npt.NDArray[np.float64]
 # The same model gives the same outputs up to float rounding; another one differs by far more of their spread.
 FINGERPRINT_TOLERANCE = 1e-3
 N_PROBES = 32
+LEAST_SPREAD = 1e-6
+"""Share of the largest output: what varies by less is taken to vary by this much."""
 REDUCED_TOLERANCE = 2e-2
 """In reduced precision, where another choice of kernels on the same GPU already changes the third digit."""
 
@@ -34,7 +36,8 @@ class ModelDifference:
 
 def difference(now: Array, before: Array, precision: str | None = None) -> ModelDifference:
     """Outputs of equal shape, (rows, outputs), in the game's precision; each is measured by its own spread."""
-    spreads, differences = np.maximum(np.ptp(before, axis=0), 1e-6), np.abs(now - before).max(axis=0)
+    least = LEAST_SPREAD * (float(np.abs(before).max()) or 1.0)
+    spreads, differences = np.maximum(np.ptp(before, axis=0), least), np.abs(now - before).max(axis=0)
     output = int((differences / spreads).argmax())
     tolerance = FINGERPRINT_TOLERANCE if precision is None else REDUCED_TOLERANCE
     return ModelDifference(float(differences[output]), float(spreads[output]), tolerance)

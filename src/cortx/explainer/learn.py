@@ -22,6 +22,7 @@ from cortx.training.checkpoint import Checkpoint
 from cortx.training.difficulty import fit_difficulty
 from cortx.training.features import fit_features
 from cortx.training.finetune import LabelSet, finetune
+from cortx.training.heads.head import scale_of
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
 from cortx.training.parallel import ALONE, Processes
@@ -199,7 +200,7 @@ def _totals(network: ExplainerNetwork, game: Game, material: Material) -> torch.
     """f(x) - f(reference) of the rows to pre-train on, (rows, outputs); sets what they are measured by."""
     empty = game.empty_of(material.rows.table.take(material.pretraining))
     totals = torch.from_numpy(material.outputs - empty).to(network.device)
-    network.total_scale.copy_(totals.square().mean(dim=0).sqrt().clamp(min=1e-12))
+    network.total_scale.copy_(scale_of(totals))
     return totals
 
 

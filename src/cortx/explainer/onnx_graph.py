@@ -250,6 +250,8 @@ def _features(graph: Graph, features: TableFeatures, rows: str) -> str:
     if len(features.numbers):
         numbers = graph("Div", graph("Sub", pick(features.numbers), _array(features.centre)), _array(features.scale))
         numbers = graph("Where", graph("IsNaN", numbers), np.array(0.0), numbers)
+        if features.has_tail:
+            numbers = _with_tail(graph, numbers, _array(features.tail))
         farthest = float(features.farthest)
         if np.isfinite(farthest):
             numbers = graph("Clip", numbers, np.array(-farthest), np.array(farthest))
@@ -260,6 +262,14 @@ def _features(graph: Graph, features: TableFeatures, rows: str) -> str:
         known = graph("Equal", pick(features.known_column), _array(features.known_value))
         parts.append(graph("Cast", known, to=FLOAT))
     return parts[0] if len(parts) == 1 else graph("Concat", *parts, axis=1)
+
+
+def _with_tail(graph: Graph, numbers: str, tail: Array) -> str:
+    """Numbers that grow with the logarithm beyond `tail`."""
+    size = graph("Abs", numbers)
+    beyond = graph("Max", graph("Sub", size, tail), np.array(0.0))
+    size = graph("Add", graph("Min", size, tail), graph("Log", graph("Add", beyond, np.array(1.0))))
+    return graph("Mul", graph("Sign", numbers), size)
 
 
 def _active(graph: Graph, network: ExplainerNetwork, rows: str, own: str | None) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cortx.errors import InputError, ModelError, need
+from cortx.errors import ClippedOutputs, InputError, ModelError, need
 from cortx.onnx_files import check_own_folder
 from cortx.tables import FRAMES
 
@@ -21,7 +24,7 @@ Precision = Literal["float16", "bfloat16"] | None
 OUTPUTS: tuple[str, ...] = ("auto", "probability", "log-odds", "raw")
 Array = npt.NDArray[np.float64]
 
-# Probabilities are kept this far from 0 and 1 before their log-odds are taken.
+# Probabilities are kept this far from 0 and 1 before their log-odds are taken: within -16.1 and 16.1.
 LOG_ODDS_MARGIN = 1e-7
 
 
@@ -36,9 +39,26 @@ class Model(ABC):
     class_names: tuple[str, ...] | None = None
     frames: tuple[str, ...] = FRAMES
     """The kinds of table it takes; rows of another kind are converted to the first."""
+    _told_of_clipping = False
 
     def __init__(self, output: Output) -> None:
         self.output: Output = output
+
+    def log_odds(self, probability: Array) -> Array:
+        """Log-odds of a model that gives probabilities alone; warns at the first that are clipped."""
+        clipped = np.clip(probability, LOG_ODDS_MARGIN, 1 - LOG_ODDS_MARGIN)
+        if not self._told_of_clipping and not np.array_equal(clipped, probability):
+            self._told_of_clipping = True
+            share = float((clipped != probability).mean())
+            warnings.warn(
+                f"{share:.1%} of {probability.size:,} probabilities are nearer to 0 or 1 than {LOG_ODDS_MARGIN:g}, so "
+                f"their log-odds are cut at {np.log(1 / LOG_ODDS_MARGIN):.1f}: give a function that returns the "
+                "model's own margins with output='raw', or explain output='probability'",
+                ClippedOutputs,
+                stacklevel=2,
+            )
+        result: Array = np.log(clipped) - np.log1p(-clipped)
+        return result
 
     @abstractmethod
     def outputs(self, batch: Any) -> Any:
@@ -99,12 +119,6 @@ def probability_from_logits(logits: torch.Tensor) -> torch.Tensor:
     if logits.ndim == 1 or logits.shape[1] == 1:
         return torch.sigmoid(logits)
     return torch.softmax(logits, dim=1)
-
-
-def log_odds(probability: Array) -> Array:
-    clipped = np.clip(probability, LOG_ODDS_MARGIN, 1 - LOG_ODDS_MARGIN)
-    result: Array = np.log(clipped) - np.log1p(-clipped)
-    return result
 
 
 def log_odds_from_logits(logits: torch.Tensor) -> torch.Tensor:
@@ -190,10 +204,11 @@ class CallableModel(Model):
         self.function = function
 
     def outputs(self, batch: Any) -> Any:
-        return _from_probability(self.function(batch), self.output)
+        return _from_probability(self.function(batch), self)
 
 
-def _from_probability(values: Any, output: Output) -> Any:
+def _from_probability(values: Any, model: Model) -> Any:
+    output = model.output
     if output == "raw":
         return values
     probability = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values, dtype=np.float64)
@@ -202,7 +217,7 @@ def _from_probability(values: Any, output: Output) -> Any:
             f"output={output!r} expects probabilities, but the model returned numbers from {probability.min():.4g} "
             f"to {probability.max():.4g}; use output='raw' to explain them as they are"
         )
-    return probability if output == "probability" else log_odds(probability)
+    return probability if output == "probability" else model.log_odds(probability)
 
 
 class EstimatorModel(Model):
@@ -228,24 +243,31 @@ class EstimatorModel(Model):
 
     def _margin(self) -> Any:
         """The function that gives a classifier's raw score, or None."""
-        kind = _library(self.estimator)
+        found = _found(self.estimator)
+        kind = _library(_last_step(found))
         if kind == "xgboost":
-            return lambda batch: self.estimator.predict(batch, output_margin=True)
+            return lambda batch: found.predict(batch, output_margin=True)  # a Pipeline passes it to its last step
         if kind == "lightgbm":
-            return lambda batch: self.estimator.predict(batch, raw_score=True)
+            return lambda batch: found.predict(batch, raw_score=True)
         return getattr(self.estimator, "decision_function", None)
+
+    @cached_property
+    def _link(self) -> Link | None:
+        return _link_of(_last_step(_found(self.estimator)))
 
     def outputs(self, batch: Any) -> Any:
         if self.class_names is None:
             return self.estimator.predict(batch)
         if self.output == "raw":
             return self._margin()(batch)
+        if self.output == "log-odds" and self._link is not None:
+            return _log_odds_from_margins(self._margin()(batch), self._link)
         probability = self.estimator.predict_proba(batch)
         if isinstance(probability, list):
             raise InputError(
                 "models with several classification targets are not supported; wrap one of them in a function"
             )
-        return probability if self.output == "probability" else log_odds(np.asarray(probability, dtype=np.float64))
+        return probability if self.output == "probability" else self.log_odds(np.asarray(probability, dtype=np.float64))
 
 
 class BoosterModel(Model):
@@ -265,8 +287,12 @@ class BoosterModel(Model):
         self.from_margin = objective in ("multi:softmax", "binary:logitraw")
         self.booster = booster
 
+    @cached_property
+    def _link(self) -> Link | None:
+        return _booster_link(self.booster, self.library) if self.output == "log-odds" else None
+
     def outputs(self, batch: Any) -> Any:
-        raw = self.output == "raw" or self.from_margin
+        raw = self.output == "raw" or self.from_margin or self._link is not None
         if self.library == "xgboost":
             import xgboost
 
@@ -275,10 +301,12 @@ class BoosterModel(Model):
             values = self.booster.predict(batch, raw_score=raw)
         if self.output == "raw":
             return values
+        if self._link is not None:
+            return _log_odds_from_margins(values, self._link)
         values = np.asarray(values, dtype=np.float64)
         if self.from_margin:
             values = probability_from_logits(torch.from_numpy(values)).numpy()
-        return log_odds(values) if self.output == "log-odds" else values
+        return values
 
 
 PROBABILISTIC = (
@@ -288,11 +316,84 @@ PROBABILISTIC = (
 
 
 def _objective(booster: Any, library: str) -> str:
+    return _objective_words(booster, library).partition(" ")[0]
+
+
+def _objective_words(booster: Any, library: str) -> str:
+    """The objective and, in LightGBM, its settings: "binary sigmoid:1"."""
     if library == "xgboost":
         import json
 
         return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
-    return str(booster.dump_model(num_iteration=1).get("objective", "")).partition(" ")[0]
+    return str(booster.dump_model(num_iteration=1).get("objective", ""))
+
+
+@dataclass(frozen=True)
+class Link:
+    """How a library's margins become probabilities."""
+
+    kind: Literal["sigmoid", "softmax"]
+    factor: float = 1.0
+    """What margins are multiplied with before a sigmoid."""
+
+
+def _log_odds_from_margins(margins: Any, link: Link) -> Any:
+    """Exact log-odds, (rows,) or (rows, outputs)."""
+    margins = np.asarray(margins, dtype=np.float64)
+    if link.kind == "sigmoid":
+        return link.factor * margins
+    return log_odds_from_logits(torch.from_numpy(margins)).numpy()
+
+
+def _booster_link(booster: Any, library: str) -> Link | None:
+    """The link of a native booster, or None where it is not known to be one of these."""
+    objective, *settings = _objective_words(booster, library).split() or [""]
+    if objective in ("multi:softprob", "multi:softmax", "multiclass"):
+        return Link("softmax")
+    if objective not in PROBABILISTIC:
+        return None
+    factors = [word.removeprefix("sigmoid:") for word in settings if word.startswith("sigmoid:")]
+    return Link("sigmoid", float(factors[0]) if factors else 1.0)
+
+
+def _link_of(estimator: Any) -> Link | None:
+    """The link between a classifier's margins and its probabilities, where its class is known to have one."""
+    library, name = _library(estimator), type(estimator).__name__
+    if library == "xgboost":
+        return _booster_link(estimator.get_booster(), library)
+    if library == "lightgbm":
+        return _booster_link(estimator.booster_, library)
+    binary = len(getattr(estimator, "classes_", ())) == 2
+    log_loss = getattr(estimator, "loss", None) == "log_loss"
+    known = {
+        "HistGradientBoostingClassifier": log_loss,
+        "GradientBoostingClassifier": log_loss,
+        "SGDClassifier": log_loss and binary,
+        "LogisticRegression": _plain_logistic(estimator, binary=binary),
+        "LogisticRegressionCV": _plain_logistic(estimator, binary=binary),
+        "LinearDiscriminantAnalysis": True,
+    }
+    if library != "sklearn" or not known.get(name, False):
+        return None
+    return Link("sigmoid" if binary else "softmax")
+
+
+def _plain_logistic(estimator: Any, *, binary: bool) -> bool:
+    """Of two classes one margin, of several their softmax; "one versus rest" normalises sigmoids instead."""
+    how = getattr(estimator, "multi_class", "auto")
+    if binary:
+        return how != "multinomial"
+    return how != "ovr" and getattr(estimator, "solver", "") != "liblinear"
+
+
+def _found(estimator: Any) -> Any:
+    """What a search over settings (GridSearchCV) has found; else the estimator itself."""
+    return getattr(estimator, "best_estimator_", estimator)
+
+
+def _last_step(estimator: Any) -> Any:
+    """What a Pipeline ends with; else the estimator itself."""
+    return estimator.steps[-1][1] if _library(estimator) == "sklearn" and hasattr(estimator, "steps") else estimator
 
 
 ONNX_TYPES = {
@@ -348,7 +449,7 @@ class OnnxModel(Model):
         feed = {self.inputs[0].name: batch.to(self.dtype).numpy()} if self.tensor else _onnx_columns(self.inputs, batch)
         values = self.session.run([self.output_name], feed)[0]
         if self.probabilities:
-            return _from_probability(values, self.output)
+            return _from_probability(values, self)
         if self.output == "raw":
             return values
         logits = torch.from_numpy(np.asarray(values, dtype=np.float64))

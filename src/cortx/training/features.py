@@ -11,8 +11,12 @@ from torch import Tensor, nn
 
 from cortx.tables import Column, Matrix
 
-FARTHEST = 100.0
-"""Inputs are clipped here: a value this many deviations away is a mistake, and must not carry the network away."""
+FARTHEST = 12.0
+"""Inputs are clipped here: they must not carry the network away."""
+TAIL = 4.0
+"""Deviations beyond which inputs grow with the logarithm alone: far values stay apart, and stay small."""
+MIDDLE, FENCE = 0.1, 10.0
+"""Values farther outside the middle 80% than ten times its width say nothing about where and how wide a column is."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class TableFeatures(nn.Module):
     centre: Tensor
     scale: Tensor
     farthest: Tensor
+    tail: Tensor  # where the logarithm begins; explainers of the first version have none
     missing: Tensor  # positions of the columns that may be NaN
     known_column: Tensor  # category k is the value known_value[k] of column known_column[k]
     known_value: Tensor
@@ -40,6 +45,7 @@ class TableFeatures(nn.Module):
         super().__init__()
         for name, tensor in state.items():
             self.register_buffer(name, tensor)
+        self.has_tail = "tail" in state
         self.has_one_hot = bool(state["one_hot"])
 
     @property
@@ -48,6 +54,10 @@ class TableFeatures(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         numbers = torch.nan_to_num((codes[:, self.numbers] - self.centre) / self.scale, nan=0.0)
+        if self.has_tail:
+            size = numbers.abs()
+            size = torch.minimum(size, self.tail) + (1 + (size - self.tail).clamp(min=0)).log()
+            numbers = numbers.sign() * size
         parts = [torch.minimum(torch.maximum(numbers, -self.farthest), self.farthest)]
         if len(self.missing):
             parts.append(torch.isnan(codes[:, self.missing]))
@@ -59,6 +69,33 @@ class TableFeatures(nn.Module):
 def differs(codes: Tensor, reference: Tensor) -> Tensor:
     """True where a value is not its reference; NaN is its own equal."""
     return (codes != reference) & ~(torch.isnan(codes) & torch.isnan(reference))
+
+
+def robust_scale(numbers: Matrix) -> tuple[float, float]:
+    """Centre and scale of known numbers, (n,): mean and standard deviation of those within the fence.
+
+    Usually all are. Where more than half are one value, the others make the fence. A constant has scale 1.
+    """
+    low, high = numbers.min(), numbers.max()
+    if low == high:
+        return float(low), 1.0
+    usual = np.quantile(numbers, 0.5, method="lower")
+    others = numbers[numbers != usual]
+    first, last = _middle(others if 2 * len(others) < len(numbers) else numbers)
+    first, last = min(first, usual), max(last, usual)
+    if first < last:
+        reach = FENCE * (last - first)
+        numbers = numbers[(numbers >= first - reach) & (numbers <= last + reach)]
+    # Shares of the range: squares of these neither overflow nor vanish.
+    start, width = numbers.min(), np.ptp(numbers)
+    shares = (numbers - start) / width
+    return float(start + width * shares.mean()), float(width * shares.std())
+
+
+def _middle(numbers: Matrix) -> tuple[float, float]:
+    """What the middle 80% lie between: values of the column, so that one at the end has no say."""
+    low = np.quantile(numbers, MIDDLE, method="higher")
+    return float(low), float(np.quantile(numbers, 1 - MIDDLE, method="lower"))
 
 
 def fit_features(
@@ -76,7 +113,7 @@ def fit_features(
     for position, j in enumerate(numeric):
         present = scaled_by[~np.isnan(scaled_by[:, j]), j]
         if present.size and not config.raw:
-            centre[position], scale[position] = present.mean(), present.std() or 1.0
+            centre[position], scale[position] = robust_scale(present)
     known = [
         (j, float(value))
         for j, column in enumerate(columns)
@@ -99,6 +136,7 @@ def fit_features(
             "centre": floats(centre),
             "scale": floats(scale),
             "farthest": floats(np.inf if config.raw else FARTHEST),
+            **({} if config.raw else {"tail": floats(TAIL)}),
             "missing": places(missing),
             "known_column": places([j for j, _ in known]),
             "known_value": floats([value for _, value in known]),

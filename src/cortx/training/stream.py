@@ -162,11 +162,12 @@ def scout(network: ImageNetwork, game: Game, matrix: Tensor, config: StreamConfi
     labels = torch.stack([pairs.labels(None) for pairs in halves])
     first, second = labels[0::2].mean(dim=0), labels[1::2].mean(dim=0)
     head, total = network.attribution, network.total_scale
-    square = (first * second).mean(dim=(0, 1))
-    labels_scale = torch.maximum(square.clamp(min=0).sqrt(), total / game.n_players)  # at least that of even shares
+    square = (first.double() * second.double()).mean(dim=(0, 1))
+    at_least = total.double() / game.n_players  # even shares
+    labels_scale = torch.maximum(square.clamp(min=0).sqrt(), at_least).to(torch.float32)
     for buffer, scale in ((head.total_scale, total), (head.label_scale, labels_scale)):
         # An output that hardly ever moves must not become the only one that counts when it does.
-        buffer.copy_(scale.clamp(min=max(1e-12, FAINTEST * float(scale.max()))))
+        buffer.copy_(scale.clamp(min=FAINTEST * float(scale.max())))
     return from_pilot(
         torch.cat([pairs.coalitions for pairs in halves], dim=1),
         torch.cat([pairs.contrast for pairs in halves], dim=1),
@@ -211,7 +212,8 @@ def _validate(network: ImageNetwork, trained: torch.nn.Module, average: torch.nn
     network.eval()
     away = square = 0.0
     for part in validation.parts(256):
-        away += float((network(part.codes, part.total).values - part.labels).square().sum())
-        square += float(part.labels.square().sum())
+        labels = part.labels.double()
+        away += float((network(part.codes, part.total).values.double() - labels).square().sum())
+        square += float(labels.square().sum())
     trained.load_state_dict(current)
-    return away / max(square, 1e-30)
+    return away / square if square else away

@@ -24,6 +24,7 @@ from cortx.seeding import numpy_generator, torch_generator
 from cortx.training.augment import augmented
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.finetune import rate
+from cortx.training.heads.head import scale_of
 from cortx.training.resnet import ResNet18, settle
 from cortx.training.stream import StreamConfig
 
@@ -271,8 +272,9 @@ def imitate(
             kept = even_coalitions(size, game.n_players, generator, device)
             values = game.values_of(whole.to(game.device), kept[:, None].to(game.device))[:, 0].clone().to(device)
             if scale is None:
-                scale = values.std(dim=0).clamp(min=1e-6)
                 centre = values.mean(dim=0)
+                scale = scale_of(values - centre)
+                scale = scale.clamp(min=1e-6 * float(scale.max()))
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * rate(step / steps, "one-cycle")
             logits = predict(network, game.masked_images(whole, kept), schema)

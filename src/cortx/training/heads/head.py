@@ -9,6 +9,20 @@ from torch import Tensor, nn
 
 from cortx.training.encoders import HeadConfig, make_network
 
+SMALLEST, LARGEST = 1e-30, 1e30
+"""What scales are kept within: float32 holds their product and quotient with outputs."""
+NO_SCALE = 1e-12
+"""The scale of outputs that are all zero."""
+
+
+def scale_of(numbers: Tensor, dims: int | tuple[int, ...] = 0) -> Tensor:
+    """The root mean square over `dims`, float32; computed in float64, where squares of float32 numbers do not overflow.
+
+    Numbers of any size have the scale they have; those that are all zero get `NO_SCALE`.
+    """
+    scale = numbers.double().square().mean(dim=dims).sqrt()
+    return torch.where(scale == 0, NO_SCALE, scale.clamp(SMALLEST, LARGEST)).to(torch.float32)
+
 
 class Head(nn.Module, ABC):
     """Shapes: latent (rows, d), total = f(x) - f(reference) (rows, outputs), labels (rows, players, outputs)."""
@@ -34,8 +48,8 @@ class Head(nn.Module, ABC):
 
     def set_scales(self, total: Tensor, labels: Tensor) -> None:
         """Brings inputs and outputs to about one: the root mean square of totals and of labels, per output."""
-        self.total_scale.copy_(total.square().mean(dim=0).sqrt().clamp(min=1e-12))
-        self.label_scale.copy_(labels.square().mean(dim=(0, 1)).sqrt().clamp(min=1e-12))
+        self.total_scale.copy_(scale_of(total))
+        self.label_scale.copy_(scale_of(labels, (0, 1)))
 
     def hidden(self, latent: Tensor, total: Tensor) -> Tensor:
         """Everything before the last linear layer, (rows, hidden)."""
