@@ -6,6 +6,7 @@ Images come as arrays or tensors: colour (images, channels, height, width), or w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ class ImageSchema:
 
     @property
     def n_numbers(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)  # in Python's numbers, which do not wrap
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -42,7 +42,26 @@ def load(folder: str | Path, *, threads: int = 0) -> Portable:
         raise ArtifactError(
             f"onnxruntime cannot open the graph in {folder} ({error}); update onnxruntime, or export again"
         ) from error
+    _check_shapes(session, facts, folder)
     return Portable(session, facts)
+
+
+def _check_shapes(session: Session, facts: Facts, folder: str | Path) -> None:
+    """The graph must have the sizes that the facts tell: what it says is taken as large as that."""
+    columns, players, outputs = len(facts.columns), len(facts.players), len(facts.base_values)
+    found = session.shapes
+    by_row, by_value = (outputs,), (players, outputs)
+    expected: dict[str, tuple[int, ...]] = {
+        "rows": (columns,), "outputs": by_row, "values": by_value, "lower_bounds": by_value, "upper_bounds": by_value,
+        "error_bound": by_row, "empty": by_row, "references": (columns,),
+    }  # fmt: skip
+    for name, shape in expected.items():
+        got = found.get(name, ())
+        if got[1:] != shape and (got or name in ("rows", "outputs", "values")):
+            raise ArtifactError(
+                f"the graph in {folder} does not fit its facts: {name!r} has shape {list(got)}, expected "
+                f"{['n', *shape]}; copy or export the folder again"
+            )
 
 
 class Portable:

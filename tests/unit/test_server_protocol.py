@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,26 @@ def test_many_axes_are_refused_before_they_are_multiplied(version: Version) -> N
     finally:
         sys.setprofile(None)
     assert steps < 2_000  # not one for each axis
+
+
+def test_sizes_cost_nothing_before_they_are_checked(version: Version) -> None:
+    """Requests of a few hundred bytes that speak of up to 2**124 values."""
+    tail = np.array([0.5, 1.0]).tobytes()
+    most = 2**31 - 1
+    requests: list[tuple[Any, bytes]] = []
+    for shape in ([most], [1, most], [most] * 4):
+        for kind in ("FP64", "BOOL", "BYTES"):
+            requests.append((tensors(debt={"shape": shape, "datatype": kind}), b""))
+            requests.append((tensors(debt={"shape": shape, "datatype": kind, **binary(len(tail))}), tail))
+    requests.append((tensors(debt={"shape": [2], **binary(2**40)}), tail))
+    tracemalloc.start()
+    try:
+        for inputs, more in requests:
+            refusal(version, inputs, more)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
 
 
 @pytest.mark.parametrize("change", [

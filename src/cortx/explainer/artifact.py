@@ -24,6 +24,7 @@ from cortx.games import Game, GameSpec
 from cortx.games.players import ImagePlayers
 from cortx.images import ImageSchema
 from cortx.storage import local_path
+from cortx.training.encoders import at_most
 from cortx.training.features import TableFeatures
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
 
 FORMAT_VERSION = 2
+SLACK, SMALL = 2, 2**20
+"""A network may be built with twice the weights and layers that were saved, and a few more: parts that older versions
+lacked. A manifest that describes more is refused before memory is taken."""
 
 
 def save(explainer: CoRTX, folder: str | Path) -> Path:
@@ -55,9 +59,11 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         settings = manifest["settings"]
         spec = game_spec(manifest, {name: tensors[name].numpy() for name in GAME_ARRAYS})
         recipe, profile = Recipe.from_json(manifest["recipe"]), Profile.from_json(manifest["profile"])
-        network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
+        own = [tensor.numel() for name, tensor in tensors.items() if name.startswith("network.")]
+        with at_most(SLACK * sum(own) + SMALL, SLACK * len(own)):
+            network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
         calibration, curve = _calibration(manifest, tensors), manifest["learning_curve"]
-    except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, RuntimeError, InputError) as error:
         raise ArtifactError(f"the explainer in {path} cannot be rebuilt ({error}); save it again") from error
     explainer = CoRTX(
         recipe,

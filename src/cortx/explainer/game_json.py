@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cortx.explainer.reading import check_players
 from cortx.games import GameSpec
 from cortx.games.players import ImagePlayers, Players
 from cortx.images import ImageSchema
@@ -58,10 +59,13 @@ def game_spec(facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) 
         schema = ImageSchema.from_json(facts["table"])
         grid = explains["patch_grid"]
         pixel_player = schema.to_pixels(column_player)
+        if grid is not None and grid[0] * grid[1] != len(facts["players"]):
+            raise ValueError(f"there are {len(facts['players'])} players, but the grid of patches is {grid}")
         players = ImagePlayers.of(tuple(facts["players"]), pixel_player, schema, None if grid is None else tuple(grid))
     else:
         schema = schema_from_json(facts["table"])
         players = Players(tuple(facts["players"]), column_player)
+    check_players(column_player, len(players), schema)
     return GameSpec(
         schema=schema,
         absent=absent,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cortx.errors import ArtifactError, InputError
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.generations import PORTABLE
-from cortx.explainer.reading import Seen
+from cortx.explainer.reading import Seen, check_players
 from cortx.images import ImageSchema
 from cortx.schema_json import schema_to_json
 from cortx.storage import TEMPORARY, local_path
@@ -70,9 +70,11 @@ class Facts:
     def from_json(data: dict[str, Any]) -> Facts:
         table, explains, seen = data["table"], data["explains"], data["seen"]
         names, calibration = explains["output_names"], data["calibration"]
+        schema = ImageSchema.from_json(table) if "image" in table else _schema_to_read(table)
+        check_players(np.array(data["player_of_column"], dtype=np.int64), len(data["players"]), schema)
         return Facts(
             seen=Seen(
-                schema=ImageSchema.from_json(table) if "image" in table else _schema_to_read(table),
+                schema=schema,
                 missing=frozenset(int(j) for j in seen["missing"]),
                 known={int(j): np.array(codes, dtype=np.float64) for j, codes in seen["known_codes"].items()},
                 ignore=seen["unseen"] == "ignore",
@@ -166,7 +168,7 @@ def read_folder(folder: str | Path) -> tuple[bytes, Facts]:
     data, graph = PORTABLE.read_content(path, _checked(path, PORTABLE.read_document(path)))
     try:
         return graph, Facts.from_json(_checked(path, data))
-    except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, InputError) as error:
         raise ArtifactError(f"{path / PORTABLE.document} is damaged ({error!r}); copy or export the folder") from error
 
 

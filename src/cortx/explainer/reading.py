@@ -87,6 +87,15 @@ class Seen:
         return list(range(len(table.schema.columns)))
 
 
+def check_players(column_player: npt.NDArray[Any], n_players: int, schema: Schema | ImageSchema) -> None:
+    """Refuses sizes of a file that contradict each other, with `ValueError`: before anything is made that large."""
+    n_columns = schema.n_numbers if isinstance(schema, ImageSchema) else len(schema.columns)
+    if column_player.shape != (n_columns,):
+        raise ValueError(f"there are {n_columns} columns, but the players of {column_player.size}")
+    if not ((column_player >= 0) & (column_player < n_players)).all():
+        raise ValueError(f"columns belong to players beyond the {n_players} that have names")
+
+
 def given_outputs(outputs: Any, shape: tuple[int, int], what: str, argument: str = "outputs") -> Array:
     """Outputs that came with rows, as (rows, outputs) float64; `what` they are is for the message."""
     known = np.ascontiguousarray(outputs, dtype=np.float64)

@@ -60,6 +60,11 @@ class Session:
     def outputs(self) -> tuple[str, ...]:
         return tuple(self._outputs)
 
+    @property
+    def shapes(self) -> dict[str, tuple[Any, ...]]:
+        """What the graph says of its inputs and outputs: their shapes, whose first axis is mostly that of rows."""
+        return {item.name: tuple(item.shape) for item in (*self._session.get_inputs(), *self._session.get_outputs())}
+
     def run(self, names: Sequence[str], feeds: Feeds) -> list[npt.NDArray[Any]]:
         """The named outputs for all rows; nothing else is computed."""
         if self._process != os.getpid():

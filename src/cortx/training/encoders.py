@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
@@ -58,8 +60,42 @@ def _check(part: str, kind: str, *sizes: int) -> None:
         raise InputError(f"widths and depths must be positive, got {sizes}")
 
 
+@dataclass
+class _Allowance:
+    weights: int
+    layers: int
+
+
+_ALLOWANCE: ContextVar[_Allowance | None] = ContextVar("allowance", default=None)
+
+
+@contextmanager
+def at_most(weights: int, layers: int) -> Iterator[None]:
+    """Networks that are built inside may have so many weights and layers together; more raise `ValueError`.
+
+    For settings that come from a file: a size that its weights do not back is refused before memory is taken.
+    """
+    token = _ALLOWANCE.set(_Allowance(weights, layers))
+    try:
+        yield
+    finally:
+        _ALLOWANCE.reset(token)
+
+
+def claim(weights: int) -> None:
+    """Called before a layer of so many weights is made."""
+    left = _ALLOWANCE.get()
+    if left is None:
+        return
+    left.weights -= weights
+    left.layers -= 1
+    if left.weights < 0 or left.layers < 0:
+        raise ValueError("the settings describe a larger network than the saved weights")
+
+
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     """A linear layer with PyTorch's usual uniform weights, from a given generator."""
+    claim(inputs * outputs)
     layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # no draw from the global generator
     bound = 1 / sqrt(inputs)
     with torch.no_grad():

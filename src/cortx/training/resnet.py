@@ -8,6 +8,8 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
+from cortx.training.encoders import claim
+
 PIXEL_SCALE = 4.0
 """Pixels 0..1 are multiplied by this, and not centred: an absent patch of zeros stays zero."""
 STAGES = 4
@@ -17,6 +19,7 @@ def conv(
     inputs: int, outputs: int, size: int, generator: torch.Generator, stride: int = 1, *, bias: bool = False
 ) -> nn.Conv2d:
     """A convolution that keeps the size (but for its stride), with Kaiming-normal weights from a given generator."""
+    claim(inputs * outputs * size * size)
     layer = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=bias, device="meta").to_empty(device="cpu")
     with torch.no_grad():
         layer.weight.normal_(0.0, sqrt(2 / (outputs * size * size)), generator=generator)
