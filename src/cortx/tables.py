@@ -6,15 +6,17 @@ their values; the model is always given the values, in a table of the caller's o
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import InputError
+from cortx.errors import InputError, need
 from cortx.seeding import mix, text_word
 
 Matrix = npt.NDArray[np.float64]
@@ -39,6 +41,86 @@ class RowError(InputError):
         return RowError(before, None if row is None else row + first, after)
 
 
+NOT_AVAILABLE = "pandas.NA"
+"""Stands for pandas.NA in `Column.missing` where pandas was not needed yet."""
+KINDS = {
+    "integer": r"u?int(8|16|32|64|128)(\[pyarrow\])?|[<>][iu]\d",
+    "float": r"(float(16|32|64|96|128)?|double|halffloat)(\[pyarrow\])?|[<>]f\d+",
+    "decimal": r"decimal\d*(\([\d, -]*\))?(\[pyarrow\])?",
+    "boolean": r"bool(ean)?(\[pyarrow\])?",
+    "text": r"(str|string|large_string|string_view|utf8|object)(\[(python|pyarrow|pyarrow_numpy)\])?",
+    "category": r"category|categorical|enum|dictionary<[\w=, ]*>(\[pyarrow\])?",
+}
+"""The kinds of columns that tables may have, and how libraries call their dtypes, in small letters."""
+POLARS_NAMES = frozenset(
+    {"Boolean", "Categorical", "Decimal", "Float16", "Float32", "Float64", "Int8", "Int16", "Int32", "Int64", "Int128",
+     "Object", "String", "UInt8", "UInt16", "UInt32", "UInt64", "UInt128", "Utf8"}
+)  # fmt: skip
+"""What a dtype of polars without settings may be called."""
+
+
+def dtype_kind(dtype: Any) -> str | None:
+    """The kind of a dtype, or of its name, in `KINDS`; None for any other."""
+    text = str(dtype).lower()
+    return next((kind for kind, pattern in KINDS.items() if re.fullmatch(pattern, text)), None)
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """A dtype by its name: no library is needed to read it, only to make a table of it (`native`)."""
+
+    frame: str
+    name: str
+    """As the library writes it: "int64", "Int64", "category", "dictionary<values=string, ...>"."""
+    categories: tuple[Any, ...] | None = None
+    """Those that a dtype lists, in their order."""
+    ordered: bool = False
+    values: str | None = None
+    """The type of the values of an Arrow dictionary."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @cached_property
+    def native(self) -> Any:
+        """The library's own dtype; of decimals, which models are given as floats, the name."""
+        library = _library(self.frame)
+        if dtype_kind(self) == "decimal":
+            return self.name
+        if self.frame == "pandas":
+            if self.categories is not None:
+                return library.CategoricalDtype(list(self.categories), ordered=self.ordered)
+            return library.api.types.pandas_dtype(self.name)
+        if self.frame == "polars":
+            if self.categories is not None:
+                return library.Enum(list(self.categories))
+            assert self.name in POLARS_NAMES
+            return getattr(library, self.name)()
+        if self.values is not None:
+            return library.dictionary(library.int32(), library.type_for_alias(self.values))
+        return library.type_for_alias(self.name)
+
+
+def native_dtype(dtype: Any) -> Any:
+    """A library's own dtype, from itself or from a `Dtype`."""
+    return dtype.native if isinstance(dtype, Dtype) else dtype
+
+
+def listed_categories(dtype: Any) -> tuple[Any, ...] | None:
+    """The categories of a dtype that allows no others; None for any other dtype."""
+    if isinstance(dtype, Dtype):
+        return dtype.categories
+    return tuple(dtype.categories) if type(dtype).__name__ in ("CategoricalDtype", "Enum") else None
+
+
+def _library(frame: str) -> Any:
+    """The module that makes frames of a kind."""
+    try:
+        return importlib.import_module(frame)
+    except ImportError as error:
+        raise need(frame, f"a table for a model that takes {frame} frames", "tables") from error
+
+
 @dataclass(frozen=True)
 class Column:
     """One column: its name, whether its values are categories, and the caller's dtype."""
@@ -52,7 +134,7 @@ class Column:
     label: Any = None
     """The caller's own name where that is not a text: pandas columns may be numbers."""
     missing: Any = None
-    """What the caller writes for a missing category, which is None in `values`: None, NaN or pandas.NA."""
+    """What the caller writes for a missing category, which is None in `values`: None, NaN, pandas.NA or its name."""
 
 
 @dataclass(frozen=True)
@@ -370,23 +452,16 @@ def write_table(matrix: Matrix, schema: Schema) -> Any:
     if schema.frame == "numpy":
         dtype = schema.columns[0].dtype
         return matrix.astype(dtype, copy=False) if _fits(matrix, dtype) else matrix
+    library = _library(schema.frame)
     columns = {
         column.name if column.label is None else column.label: _decode(matrix[:, j].astype(np.int64), column, schema)
         if column.coded
-        else _numeric(matrix[:, j], column.dtype, schema.frame)
+        else _numeric(matrix[:, j], native_dtype(column.dtype), schema.frame)
         for j, column in enumerate(schema.columns)
     }
     if schema.frame == "pandas":
-        import pandas as pd
-
-        return pd.DataFrame(columns, copy=False)
-    if schema.frame == "polars":
-        import polars as pl
-
-        return pl.DataFrame(columns)
-    import pyarrow as pa
-
-    return pa.table(columns)
+        return library.DataFrame(columns, copy=False)
+    return library.DataFrame(columns) if schema.frame == "polars" else library.table(columns)
 
 
 def _fits(numbers: npt.NDArray[np.float64], dtype: Any) -> bool:
@@ -422,6 +497,7 @@ def _numeric(numbers: npt.NDArray[np.float64], dtype: Any, frame: str) -> Any:
 
 
 def _decode(codes: npt.NDArray[np.int64], column: Column, schema: Schema) -> Any:
+    column = replace(column, dtype=native_dtype(column.dtype))
     try:
         if schema.frame == "pandas":
             import pandas as pd
@@ -430,7 +506,8 @@ def _decode(codes: npt.NDArray[np.int64], column: Column, schema: Schema) -> Any
             unknown = [] if categories is None else [v for v in column.values if v is not None and v not in categories]
             if unknown:  # pandas would turn them into missing values
                 raise ValueError(f"unknown: {_some(unknown)}")
-            pool = pd.Series([column.missing if v is None else v for v in column.values], dtype=column.dtype)
+            missing = pd.NA if isinstance(column.missing, str) else column.missing
+            pool = pd.Series([missing if v is None else v for v in column.values], dtype=column.dtype)
             return pd.Series(pool.array.take(codes), dtype=column.dtype)
         if schema.frame == "polars":
             import polars as pl

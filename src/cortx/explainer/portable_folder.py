@@ -14,9 +14,8 @@ from cortx.explainer.calibration import Calibration
 from cortx.explainer.generations import PORTABLE
 from cortx.explainer.reading import Seen, check_players
 from cortx.images import ImageSchema
-from cortx.schema_json import schema_to_json
+from cortx.schema_json import schema_from_json, schema_to_json
 from cortx.storage import TEMPORARY, local_path
-from cortx.tables import Column, Schema
 from cortx.version import __version__
 
 FORMAT_VERSION = 1
@@ -70,7 +69,7 @@ class Facts:
     def from_json(data: dict[str, Any]) -> Facts:
         table, explains, seen = data["table"], data["explains"], data["seen"]
         names, calibration = explains["output_names"], data["calibration"]
-        schema = ImageSchema.from_json(table) if "image" in table else _schema_to_read(table)
+        schema = ImageSchema.from_json(table) if "image" in table else schema_from_json(table)
         check_players(np.array(data["player_of_column"], dtype=np.int64), len(data["players"]), schema)
         return Facts(
             seen=Seen(
@@ -89,25 +88,6 @@ class Facts:
             confidence=data["confidence"],
             int8=data["int8"],
         )
-
-
-def _schema_to_read(data: dict[str, Any]) -> Schema:
-    """Columns as far as reading rows needs them: their dtypes, which only a model asks for, stay the words they are.
-
-    So no library of frames must be installed.
-    """
-    columns = (
-        Column(
-            name=item["name"],
-            categorical=item["kind"] == "categorical",
-            dtype=item["dtype"],
-            coded=item["coded"],
-            values=tuple(item["values"]),
-            label=item["label"],
-        )
-        for item in data["columns"]
-    )
-    return Schema(tuple(columns), data["frame"])
 
 
 def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:

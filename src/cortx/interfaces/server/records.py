@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cortx.explainer.reading import LARGEST_OUTPUT
 from cortx.images import ImageSchema
 from cortx.interfaces.server.http import HttpError, kind_of
-from cortx.tables import WHOLE_UP_TO, Column, Schema, Table
+from cortx.tables import WHOLE_UP_TO, Column, Schema, Table, listed_categories
 
 Matrix = npt.NDArray[np.float64]
 Pixels = npt.NDArray[np.float32]
@@ -59,8 +59,8 @@ class ColumnReader:
         }
         self.kinds = {kind for kind, _ in self.places} or {str}
         """The types of a coded column's categories: the model takes no others."""
-        listed = type(column.dtype).__name__ in ("CategoricalDtype", "Enum")
-        self.possible = dict.fromkeys(map(_key, column.dtype.categories)) if listed else None
+        listed = listed_categories(column.dtype)
+        self.possible = None if listed is None else dict.fromkeys(map(_key, listed))
         """Of a dtype that lists its categories: no others can be given to the model."""
         self.whole = not column.coded and "int" in str(column.dtype).lower()
         self.boolean = not column.coded and "bool" in str(column.dtype).lower()
