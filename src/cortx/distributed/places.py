@@ -189,6 +189,10 @@ class Found:
     changed: float | None = None
     """When, in seconds since 1970, where the file system knows."""
 
+    @property
+    def hidden(self) -> bool:
+        return any(part.startswith(HIDDEN) for part in self.relative.split("/"))
+
 
 def list_files(folder: Place, *, hidden: bool = False) -> list[Found]:
     """All files below a folder in the order of their paths, part by part; hidden ones only if asked for."""
@@ -202,20 +206,78 @@ def list_files(folder: Place, *, hidden: bool = False) -> list[Found]:
         for info in infos
         if info.type == fs.FileType.File
     ]
-    seen = (file for file in files if hidden or not any(part.startswith(HIDDEN) for part in file.relative.split("/")))
-    return sorted(seen, key=lambda file: file.relative.split("/"))
+    return sorted((file for file in files if hidden or not file.hidden), key=lambda file: file.relative.split("/"))
 
 
 def parquet_files(where: Place) -> tuple[Place, list[Found]]:
     """The folder and its Parquet files in order; a single file is given as the only one of its folder."""
     if not where.exists():
         raise InputError(f"there is no file or folder {str(where)!r}")
+    refuse_part_of_table(where)
     if not where.is_folder():
         return where.parent, [Found(where.name, int(where.filesystem.get_file_info(where.path).size))]
-    files = [file for file in list_files(where) if file.relative.lower().endswith(ENDINGS)]
+    every = list_files(where, hidden=True)
+    refuse_tables_below(where, every)
+    files = [file for file in every if file.relative.lower().endswith(ENDINGS) and not file.hidden]
     if not files:
         raise InputError(f"the folder {str(where)!r} has no Parquet file (names that end in {', '.join(ENDINGS)})")
     return where, files
+
+
+# Tables with a log -----------------------------------------------------------------------------------------------
+
+LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi", "metadata": "Iceberg"}
+"""Folders in which tables say which of their Parquet files, and which rows of them, count."""
+ICEBERG_ENDING = ".metadata.json"
+
+
+def refuse_part_of_table(where: Place) -> None:
+    """Raises `InputError` if a file or folder is, or lies in, a Delta, Iceberg or Hudi table."""
+    folder = where.path.rstrip("/")
+    if where.filesystem.type_name == "local":
+        folder = os.path.realpath(folder)  # a link may lead into a table
+    root = "/" if folder.startswith("/") else ""
+    parts = [part for part in folder.split("/") if part]
+    for length in range(len(parts), 0, -1):
+        above = root + "/".join(parts[:length])
+        for log in _logs_in(where.filesystem, above):
+            raise _logged(where, above, log)
+
+
+def _logs_in(filesystem: Any, folder: str) -> list[str]:
+    """The names of `LOGS` that a folder has; none where nobody may look."""
+    from pyarrow import fs
+
+    try:
+        infos = filesystem.get_file_info([f"{folder}/{log}" for log in LOGS])
+        found = [info.base_name for info in infos if info.type == fs.FileType.Directory]
+        if "metadata" in found:  # a common name: only Iceberg's own files tell
+            inside = filesystem.get_file_info(fs.FileSelector(f"{folder}/metadata"))
+            if not any(info.base_name.endswith(ICEBERG_ENDING) for info in inside):
+                found.remove("metadata")
+    except OSError:
+        return []
+    return found
+
+
+def refuse_tables_below(where: Place, files: list[Found]) -> None:
+    """The same if such a table lies below a folder that has these files, hidden ones among them."""
+    for file in files:
+        above, _, name = file.relative.rpartition("/")
+        parts = above.split("/")
+        for depth, part in enumerate(parts):
+            last = depth == len(parts) - 1
+            if part in LOGS and (part != "metadata" or (last and name.endswith(ICEBERG_ENDING))):
+                raise _logged(where, "/".join((str(where), *parts[:depth])), part)
+
+
+def _logged(where: Place, table: str, log: str) -> InputError:
+    kind = LOGS[log]
+    return InputError(
+        f"{str(where)!r} belongs to a {kind} table ({table} has {log}/): its Parquet files also hold rows that were "
+        f"deleted or replaced since. Read the table with a library for {kind}, write the rows of now to a folder of "
+        "Parquet files and give that; or give the rows as a frame (Spark's to cortx.spark)"
+    )
 
 
 def remove_unfinished(folder: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ def read_file(path: Path) -> Any:
     is_csv = name.endswith((".csv", ".csv.gz"))
     if not is_csv and not name.endswith(".parquet"):
         raise InputError(f"{str(path)!r} must end in .csv, .csv.gz or .parquet")
+    if not is_csv and find_spec("pyarrow") is not None:
+        from cortx.distributed.places import place, refuse_part_of_table
+
+        refuse_part_of_table(place(path))
     library = _frame_library()
     read = library.read_csv if is_csv else library.read_parquet
     try:
