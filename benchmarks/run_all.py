@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import memory, speed
+from benchmarks import audit, memory, speed
 from cortx.errors import InputError
 from cortx.paper.census import data_folder
 
@@ -12,6 +12,7 @@ from cortx.paper.census import data_folder
 def main() -> None:
     speed.main()
     memory.main()
+    audit.main()
     try:
         data_folder()
     except InputError as error:

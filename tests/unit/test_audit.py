@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.audit import TRAFFIC, Traffic, bounds, first_alarms, requests, visits
 from scipy.stats import beta
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
@@ -20,10 +21,11 @@ from tests.conftest import make_tiny_recipe
 import cortx
 from cortx.errors import InputError
 from cortx.explainer.calibration import Calibration
+from cortx.explainer.evaluation import compare
 from cortx.interfaces.server.audit import MOST_WAITING, Auditor
 from cortx.interfaces.server.audit_facts import MOST_TOGETHER, POINTS, Facts
 from cortx.interfaces.server.audit_row import ALARM_RISK
-from cortx.interfaces.server.evidence import BETS, PATIENCE, Evidence, most_misses
+from cortx.interfaces.server.evidence import BETS, GAP, MOST_TURNS, PATIENCE, RECENT_ROWS, Evidence, Visits, most_misses
 from cortx.interfaces.server.pace import ClosedError, Pace
 
 COLUMNS = 6
@@ -206,15 +208,49 @@ def test_a_model_that_changed_where_no_probe_is_fails_its_bounds(service: Servic
     assert state["other_outputs"] == 0
 
 
-def test_without_bounds_the_mean_error_is_tested(plain_service: Service) -> None:
+def test_without_calibration_errors_are_reported_and_raise_no_alarm(plain_service: Service) -> None:
     service, auditor = plain_service, plain_service.audit()
-    service.serve(service.fresh[:150])
+    assert auditor.state()["state"] == "reports"
+    service.serve(service.fresh[:50])
     state = auditor.state()
-    assert (state["state"], state["coverage"], state["confidence"]) == ("good", None, None)
+    assert (state["state"], state["coverage"], state["confidence"], state["judged"]) == ("reports", None, None, 0)
     assert state["expected_l2"] == pytest.approx(service.explainer.quality_["l2"])
     service.deployed.remembered, service.deployed.model = service.explainer.fitted.probe, service.other
-    assert service.rows_until_alarm(service.fresh[150:350]) <= 200
-    assert "error of validation" in auditor.state()["message"]
+    service.serve(service.fresh[50:250])
+    state = auditor.state()
+    assert state["mean_l2"] > 2 * state["expected_l2"]
+    assert state["state"] == "reports"
+    assert "not calibrated, so its errors raise no alarm: 250 rows audited" in state["message"]
+    assert f"at validation: {state['expected_l2']:.3g}" in state["message"]
+    service.deployed.remembered = None
+    assert service.rows_until_alarm(service.fresh[250:270]) <= 10  # another model is a fact, not a guess
+    assert "not the one that this explainer was fitted for" in auditor.state()["message"]
+
+
+def test_requests_for_the_same_rows_count_as_often_as_they_come(service: Service) -> None:
+    """Of the requests 90% are for 20 rows, to which calibration gives their share; the others are hard."""
+    pool = service.fresh[:400]
+    game = service.explainer.game
+    assert game is not None
+    seen = compare(service.explainer, service.explainer.explain(pool), cortx.shapley(game, pool, "exact"))
+    order = np.argsort((seen.distance / seen.typical_row)[:, 0])
+    common, hard = pool[order[:20]], pool[order[-150:]]
+    generator = np.random.default_rng(0)
+
+    def traffic(rows: int) -> np.ndarray:
+        often = generator.random(rows)[:, None] < 0.9
+        return np.where(often, common[generator.integers(20, size=rows)], hard[generator.integers(150, size=rows)])
+
+    explainer = cortx.CoRTX()
+    explainer._attach(service.explainer.fitted, game)
+    served = replace(service, explainer=explainer.calibrate(traffic(200)), auditor=None)
+    auditor = served.audit()
+    served.serve(traffic(300))
+    state = auditor.state()
+    auditor.close(wait=30)
+    assert (state["state"], state["audited"], state["judged"]) == ("good", 300, 300)
+    missed = np.mean([fact["covered"] == 0 for fact in service.heard])
+    assert 0.02 <= missed <= 0.2  # nearly all of them hard rows
 
 
 def test_outputs_of_another_model_are_told_from_errors(service: Service) -> None:
@@ -466,13 +502,105 @@ def test_bounds_that_hold_for_half_of_the_rows_alarm_within_200(good: int) -> No
     """However long all was well before, with 200 calibration rows: in at least 95 of 100 streams."""
     generator, streams = np.random.default_rng(good), 100
     evidence = Evidence(np.full(streams, most_misses(sorted_scores(200), 0.9, ALARM_RISK / 2)))
-    for _ in range(good):
-        evidence.add((generator.random(streams) < 0.1).astype(np.float64))
+    seen = Visits()
+    for row in range(good):
+        evidence.add((generator.random(streams) < 0.1).astype(np.float64), *seen.next(row))
     beyond = np.zeros(streams, dtype=bool)
-    for _ in range(200):
-        evidence.add((generator.random(streams) < 0.5).astype(np.float64))
+    for row in range(good, good + 200):
+        evidence.add((generator.random(streams) < 0.5).astype(np.float64), *seen.next(row))
         beyond |= evidence.capital >= 4 / ALARM_RISK
     assert beyond.mean() >= 0.95
+
+
+# Repeats, ties, bursts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("traffic", TRAFFIC, ids=lambda traffic: traffic.name)
+def test_honest_streams_with_repeats_ties_and_bursts_do_not_alarm(traffic: Traffic) -> None:
+    """1,000 explainers, calibrated on 50 to 500 rows of their traffic; benchmarks/audit.py has longer streams."""
+    streams, rows = 1_000, 250
+    names, scores, calibration = requests(traffic, streams, rows, 1_500, np.random.default_rng(5))
+    found = visits(names)
+    parts = np.arange(streams) % 4
+    highest, most = np.empty(streams), np.empty(streams)
+    for part, (n, confidence) in enumerate(((50, 0.9), (200, 0.9), (200, 0.95), (500, 0.95))):
+        own = parts == part
+        highest[own], most[own] = bounds(calibration[:n, own], confidence)
+    missed = (scores > highest).astype(np.float64)
+    assert missed.mean() > 0.01
+    assert (first_alarms(missed, most, *found) > 0).mean() <= ALARM_RISK
+    # The same where no room is left for the luck of calibration rows, at a risk large enough to be seen.
+    share = (calibration[500:] > highest).mean(axis=0) + 0.01
+    assert (first_alarms(missed, share, *found, risk=0.05) > 0).mean() <= 0.05
+
+
+def test_the_same_streams_alarm_when_the_model_is_swapped() -> None:
+    """All rows new, or 100 of them 90% of the traffic: bounds fail for nine rows in ten."""
+    for traffic in (TRAFFIC[0], Traffic("100 rows make 90%", common=100, share=0.9)):
+        generator = np.random.default_rng(6)
+        names, *_ = requests(traffic, 100, 200, 1, generator)
+        fails = generator.random((100, names.max() + 1)) < 0.9
+        missed = np.take_along_axis(fails, names.T, axis=1).T.astype(np.float64)
+        most = np.full(100, bounds(np.zeros((200, 1)), 0.9)[1])
+        assert (first_alarms(missed, most, *visits(names)) > 0).mean() >= 0.95
+
+
+def test_a_visit_is_one_row_with_few_others_between() -> None:
+    seen, generator = Visits(), np.random.default_rng(2)
+    rows = [int(row) for row in generator.integers(8, size=300)] + [9] * 200 + list(range(10, 200)) + [9]
+    turns: list[int] = []
+    began: list[int] = []
+    for t, row in enumerate(rows):
+        turn, longest = seen.next(row)
+        before = next((i for i in range(t - 1, max(-1, t - GAP - 1), -1) if rows[i] == row), None)
+        assert turn == (1 if before is None else turns[before] + 1)
+        if before is None and t >= RECENT_ROWS:
+            assert longest == min(MOST_TURNS, max(turns[-RECENT_ROWS:]))
+        elif before is not None:
+            assert longest == began[before]  # what a visit began with stays
+        turns.append(turn)
+        began.append(longest)
+    assert max(turns) >= 200
+    assert (turns[-1], began[-1]) == (1, 1)  # all different for long: bets are large again
+    assert len(seen._open) <= GAP + 1
+
+
+def test_a_visit_gains_once_and_loses_in_proportion_to_its_length() -> None:
+    most, longest = 0.2, 10
+
+    def capital(numbers: list[float], turns: list[int]) -> float:
+        """Of the first stake alone, averaged over the bets."""
+        evidence = Evidence(np.array([most]))
+        evidence.rows = 10**12  # later stakes are nothing
+        evidence._stakes[:] = 1.0
+        for number, turn in zip(numbers, turns, strict=True):
+            evidence.add(np.array([number]), turn, longest)
+        return float(evidence._stakes.mean())
+
+    bets = np.array(BETS) / longest
+    for length in range(1, longest + 1):
+        turns = list(range(1, length + 1))
+        assert capital([0.0] * length, turns) == pytest.approx(float(np.mean(1 - length * bets)))
+        assert capital([1.0] * length, turns) == pytest.approx(float(np.mean(1 + bets * (1 / most - 1))))
+    twice = capital([0.0] * (2 * longest), list(range(1, 2 * longest + 1)))
+    assert twice == pytest.approx(float(np.mean((1 - longest * bets) ** 2)))
+
+
+def test_what_could_not_be_judged_is_not_called_good() -> None:
+    facts = Facts(expected_l2=1.0, confidence=0.9)
+    for covered in [1.0] * 20 + [None] * 40:
+        facts.add({"l2": 1.0, "covered": covered, "rank_agreement": 1.0})
+    state = facts.to_json()
+    assert (state["state"], state["audited"], state["judged"]) == ("waiting", 60, 20)
+    assert "20 rows judged so far; 30 are needed" in state["message"]
+    assert "unknown noise" in state["message"]
+    for _ in range(10):
+        facts.add({"l2": 1.0, "covered": 1.0, "rank_agreement": 1.0})
+    assert facts.to_json()["state"] == "good"
+    facts.dropped = 5
+    assert "dropped" not in facts.to_json()["message"]
+    facts.dropped = 50
+    assert "50 chosen rows were dropped" in facts.to_json()["message"]
 
 
 def test_the_history_is_bounded_and_keeps_the_latest() -> None:
@@ -497,18 +625,25 @@ def test_the_history_is_bounded_and_keeps_the_latest() -> None:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("fit", [{"budget": 100_000}, {"n_labels": 300}], ids=["calibrated", "uncalibrated"])
 def test_2000_good_rows_are_silent_and_a_swap_alarms_within_200(fit: dict[str, Any], tmp_path: Any) -> None:
+    """Without calibration only the fingerprint tells; errors are reported."""
     models = [MLPClassifier((16,), random_state=seed, max_iter=200) for seed in (0, 1)]
     old, other = (model.fit(X[part], Y[part]) for model, part in zip(models, (LEARN, slice(1_200, 2_400)), strict=True))
     service = make_service("quick", old, other, **fit)
     service.explainer.save(tmp_path / "audited.cortx")
     service.explainer = cortx.load(tmp_path / "audited.cortx", service.deployed)
+    calibrated = "budget" in fit
     for fingerprint in (True, False):
         auditor = service.audit()
         service.serve(service.fresh[:2_000])
-        assert (auditor.state()["state"], auditor.state()["audited"]) == ("good", 2_000)
+        silent = "good" if calibrated else "reports"
+        assert (auditor.state()["state"], auditor.state()["audited"]) == (silent, 2_000)
         if not fingerprint:
             service.deployed.remembered = service.explainer.fitted.probe
         service.deployed.model = other
-        assert service.rows_until_alarm(service.fresh[2_000:]) <= 200
+        if calibrated or fingerprint:
+            assert service.rows_until_alarm(service.fresh[2_000:]) <= 200
+        else:
+            service.serve(service.fresh[2_000:2_200])
+            assert auditor.state()["state"] == "reports"
         auditor.close(wait=30)
         service.deployed.model = old

@@ -14,6 +14,7 @@ from cortx.paper.tables import PAPER, render
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 CENSUS = "sigmoid output, zero reference, all test rows"
 BUDGETS = (700_000, 2_700_000, 11_000_000)
+GOOD = (0, 2_000, 20_000)
 every_budget = pytest.mark.parametrize("budget", BUDGETS)
 
 
@@ -331,3 +332,22 @@ def test_the_plan_of_an_installation_is_that_of_the_results() -> None:
 
     text = (RESULTS.parents[1] / "docs" / "scaling.md").read_text(encoding="utf-8")
     assert render_plan().strip() in text
+
+
+def test_the_audit_keeps_its_promise() -> None:
+    """Of every kind of traffic, size of calibration and confidence; docs/serving.md says the same."""
+    records = load("audit")
+    honest = [r for r in records if r["metric"] == "share of honest streams that alarm"]
+    assert len(honest) == 54
+    assert all(r["streams"] >= 1_000 and r["value"] <= r["expected_at_most"] for r in honest)
+    text = " ".join((RESULTS.parents[1] / "docs" / "serving.md").read_text(encoding="utf-8").split())
+    alarms, streams = sum(round(r["value"] * r["streams"]) for r in honest), sum(r["streams"] for r in honest)
+    assert f"{alarms} of the {streams:,} honest streams alarmed" in text
+    delays = {r["setting"]: r["value"] for r in records if "until the alarm" in r["metric"]}
+    for n in (100, 200, 1_000):
+        parts = [
+            [delays[f"after {good} good rows 90% bounds fail for {share}%; {n} calibration rows"] for good in GOOD]
+            for share in (40, 50, 70, 90)
+        ]
+        assert f"| {n:,} | {' | '.join(' / '.join(f'{rows:.0f}' for rows in part) for part in parts)} |" in text
+        assert max(parts[1]) <= 200

@@ -125,7 +125,8 @@ def test_logs_hold_no_exception_text() -> None:
 
 def test_metrics_have_a_registry_of_their_own() -> None:
     audit = {"state": "alarm", "mean_l2": 0.5, "coverage": None}
-    first, second = Metrics(lambda: {"credit": audit}), Metrics()
+    plain = {"state": "reports", "audited": 7, "coverage": None}
+    first, second = Metrics(lambda: {"credit": audit, "plain": plain}), Metrics()
     ModelMetrics(first, "credit").version("one")
     ModelMetrics(first, "credit").version("two", before="one")
     text = first.text().decode()
@@ -133,4 +134,7 @@ def test_metrics_have_a_registry_of_their_own() -> None:
     assert '"one"' not in text
     assert 'cortx_audit_alarm{model="credit"} 1.0' in text
     assert 'cortx_audit_mean_l2{model="credit"} 0.5' in text
+    for model, alarm, reports in (("credit", 1.0, 0.0), ("plain", 0.0, 1.0)):
+        assert f'cortx_audit_alarm{{model="{model}"}} {alarm}' in text
+        assert f'cortx_audit_reports_only{{model="{model}"}} {reports}' in text
     assert "credit" not in second.text().decode()

@@ -24,13 +24,15 @@ Array = npt.NDArray[np.float64]
 
 MOST_WAITING = 64
 """Rows that may wait for the audit; further ones are dropped."""
-REMEMBERED = 32
-"""Chosen rows that are not audited again."""
 EXIT_SECONDS = 5.0
 
 
 class Auditor:
     """Audits one served model in a background thread.
+
+    Every request has the same chance to be audited, also one for a row that was audited before: bounds hold for rows as
+    they come, and calibration rows repeat as often. An explainer that is not calibrated is reported on: its errors
+    raise no alarm, because nothing says how large they may be.
 
     Parameters
     ----------
@@ -69,7 +71,6 @@ class Auditor:
                 raise InputError(f"the {name} of the audit must be above 0 and at most 1, got {number!r}")
         self.share = float(share)
         self._on_result, self._on_alarm, self._on_evaluations = on_result, on_alarm, on_evaluations
-        self._last: dict[bytes, None] = {}
         self._closing = threading.Event()
         self._pace = Pace(cpu, perf_counter, self._closing.wait)
         self._judge = Judge(explainer, self._pace, confidence, seed, row_budget)
@@ -91,8 +92,6 @@ class Auditor:
             if self._skip > 0 or self._closing.is_set():
                 return
             self._skip = int(self._draws.geometric(self.share))
-            if self._is_repeat(np.asarray(matrix_row).tobytes()):
-                return
             if len(self._waiting) >= MOST_WAITING:
                 self._facts.dropped += 1
                 return
@@ -104,14 +103,6 @@ class Auditor:
                 atexit.register(self.close, EXIT_SECONDS)
                 self._thread.start()
             self._change.notify_all()
-
-    def _is_repeat(self, row: bytes) -> bool:
-        """Whether a row was chosen lately: one that comes again and again, a health check's, says nothing new."""
-        known = row in self._last
-        self._last[row] = self._last.pop(row, None)
-        if len(self._last) > REMEMBERED:
-            del self._last[next(iter(self._last))]
-        return known
 
     def state(self) -> dict[str, Any]:
         """What the audit knows now, as JSON types."""

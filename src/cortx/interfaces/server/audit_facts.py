@@ -11,16 +11,22 @@ from cortx.interfaces.server.audit_row import Result
 
 RECENT = 500
 """Audited rows over which means are taken."""
+MOST_DROPPED = 0.1
+"""The share of chosen rows that may be dropped before the message says so."""
 POINTS, MOST_TOGETHER = 120, 16
 """Points of the history, and the audited rows that one of them stands for at most."""
 
 
 class Facts:
-    """Counts, means of recent rows, and the history."""
+    """Counts, means of recent rows, and the history.
+
+    The state is "waiting", "good" or "alarm"; without calibration (`confidence` is None) "reports" stands for the first
+    two.
+    """
 
     def __init__(self, expected_l2: float, confidence: float | None) -> None:
         self.expected_l2, self.confidence = expected_l2, confidence
-        self.audited = self.failed = self.dropped = self.other_outputs = 0
+        self.audited = self.judged = self.failed = self.dropped = self.other_outputs = 0
         self.failure = ""
         self.alarm: str | None = None
         self.recent: deque[tuple[float, float | None, float]] = deque(maxlen=RECENT)
@@ -39,15 +45,17 @@ class Facts:
         l2, covered, agreement = (result[name] for name in ("l2", "covered", "rank_agreement"))
         assert l2 is not None
         assert agreement is not None
+        self.judged += covered is not None
         self.recent.append((l2, covered, agreement))
         self.history.add(self.audited, l2, covered)
 
     def to_json(self) -> dict[str, Any]:
         l2, covered, agreement = zip(*self.recent, strict=True) if self.recent else ((), (), ())
         coverage = _mean(covered)
-        state = "alarm" if self.alarm else "waiting" if self.audited < LEAST_ROWS else "good"
+        state = self._state()
         return {
             "audited": self.audited,
+            "judged": self.judged,
             "state": state,
             "message": self._message(state, _mean(l2[-LEAST_ROWS:]), coverage),
             "mean_l2": _mean(l2),
@@ -61,10 +69,22 @@ class Facts:
             "other_outputs": self.other_outputs,
         }
 
+    def _state(self) -> str:
+        if self.alarm:
+            return "alarm"
+        if self.confidence is None:
+            return "reports"
+        return "waiting" if self.judged < LEAST_ROWS else "good"
+
     def _message(self, state: str, latest: float | None, coverage: float | None) -> str:
         words = self.alarm or ""
         if state == "waiting":
-            words = f"{self.audited} rows audited so far; {LEAST_ROWS} are needed to say something"
+            words = self._waits_for()
+        elif state == "reports":
+            words = f"the explainer is not calibrated, so its errors raise no alarm: {self.audited:,} rows audited"
+            if latest is not None:
+                words += f", mean error of the latest {latest:.3g} (at validation: {self.expected_l2:.3g})"
+            words += "; fit with a budget, or call calibrate(), for an alarm"
         elif state == "good":
             words = f"no sign of explanations that are worse than measured ({self.audited:,} rows audited"
             if coverage is not None and self.confidence is not None:
@@ -76,6 +96,17 @@ class Facts:
             words += f" (mean error of the latest rows: {latest:.3g}; expected: {self.expected_l2:.3g})"
         if self.failed:
             words += f"; {self.failed:,} rows could not be audited (the last: {self.failure})"
+        if self.dropped > MOST_DROPPED * (self.audited + self.failed + self.dropped):
+            words += (
+                f"; {self.dropped:,} chosen rows were dropped because others waited, so the audited ones may not be "
+                "like all requests: lower --audit"
+            )
+        return words
+
+    def _waits_for(self) -> str:
+        words = f"{self.judged} rows judged so far; {LEAST_ROWS} are needed to say something"
+        if self.audited > self.judged:
+            words += f" ({self.audited:,} audited; rows with other outputs or labels of unknown noise cannot be judged)"
         return words
 
 

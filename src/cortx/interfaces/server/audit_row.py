@@ -13,13 +13,13 @@ import numpy.typing as npt
 from cortx.errors import FingerprintError
 from cortx.estimators.shapley import shapley
 from cortx.explainer.artifact import compare_model
-from cortx.explainer.evaluation import GROWN, compare
+from cortx.explainer.evaluation import compare
 from cortx.explainer.explainer import CoRTX
 from cortx.explainer.fingerprint import difference
 from cortx.explainer.labels import label_budget
 from cortx.explanation import Explanation
-from cortx.images import ImageSchema
-from cortx.interfaces.server.evidence import Evidence, most_misses
+from cortx.images import Images, ImageSchema
+from cortx.interfaces.server.evidence import Evidence, Visits, most_misses
 from cortx.interfaces.server.pace import Pace, Paced
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.seeding import stream_seed
@@ -29,7 +29,7 @@ Array = npt.NDArray[np.float64]
 Result = dict[str, float | None]
 
 ALARM_RISK = 1e-3
-"""The chance that an explainer which is as good as it was measured ever raises the alarm, however long it runs."""
+"""The chance, over the draw of the calibration rows and all time, that rows like these ever raise the alarm."""
 OTHER_OUTPUTS = 0.1
 """The share of requests that may come with outputs which are not the model's own."""
 PROBE_EVERY = 10
@@ -57,17 +57,17 @@ class Judge:
         self.count = 0
         calibration = fitted.calibration
         self.confidence: float | None = None
+        self.factors: tuple[Array, Array] | None = None
+        self.errors: Evidence | None = None
         if calibration is None:
-            self.factors = None
             self.expected_l2 = float(explainer.quality_["l2"])
-            # The validation labels chose the epoch, so that their error is flattered: it is given room.
-            self.errors = Evidence(np.array([GROWN * max(self.expected_l2, 1e-12)]))
         else:
             self.confidence = min(float(confidence), calibration.most_confident)
             self.factors = calibration.factors(self.confidence)
             self.expected_l2 = float(calibration.mean_l2.mean())
             misses = most_misses(calibration, self.confidence, ALARM_RISK / 2)
             self.errors = Evidence(np.full(calibration.rows.shape[1], misses))
+        self.visits = Visits()
         self.others = Evidence(np.array([OTHER_OUTPUTS]))
 
     def __call__(self, matrix_row: Any, values: Array, outputs: Array) -> Result | None:
@@ -82,7 +82,7 @@ class Judge:
             game, self._data(matrix_row), row_budget=self.row_budget, views=0, seed=self.seed, progress=False
         )
         self.count += 1
-        result = self._weigh(truth, values, outputs)
+        result = self._weigh(truth, matrix_row, values, outputs)
         if self.alarm is None:
             self.alarm = self._suspicion()
         if result is not None:
@@ -94,6 +94,13 @@ class Judge:
         if isinstance(schema, ImageSchema):
             return np.asarray(matrix_row, np.float32).reshape(1, *schema.shape)
         return Table(np.asarray(matrix_row, np.float64)[None], schema)
+
+    def _word(self, matrix_row: Any) -> int:
+        """A number that depends on the content of the row alone."""
+        schema = self.explainer.fitted.spec.schema
+        if isinstance(schema, ImageSchema):
+            return int(Images(np.asarray(matrix_row, np.float32).reshape(1, -1), schema).row_words()[0])
+        return int(Table(np.asarray(matrix_row, np.float64)[None], schema).row_words()[0])
 
     def _fingerprint(self) -> str | None:
         """The check that loading an artifact makes, again."""
@@ -110,12 +117,24 @@ class Judge:
             f"outputs differ by up to {found.largest:.3g} (their spread: {found.spread:.3g}). {CHECK_MODEL}"
         )
 
-    def _weigh(self, truth: Explanation, values: Array, outputs: Array) -> Result | None:
-        now = np.asarray(truth.outputs, dtype=np.float64).reshape(-1)
-        rounding = self._rounding(now, outputs)
-        self.others.add(np.array([float(rounding is None)]))
-        if rounding is None:  # not an error of the explainer: it was told another output
-            return None
+    def _weigh(self, truth: Explanation, matrix_row: Any, values: Array, outputs: Array) -> Result | None:
+        """The facts of a row (None: other outputs), which also count as evidence."""
+        rounding = self._rounding(np.asarray(truth.outputs, dtype=np.float64).reshape(-1), outputs)
+        missed, result = None, None
+        if rounding is not None:  # else it is not an error of the explainer: it was told another output
+            missed, result = self._compared(truth, values, outputs, rounding)
+        # A row that is answered otherwise than before is news, so what was found is a part of the visit's name.
+        found = None if missed is None else missed.tobytes()
+        visit = self.visits.next((self._word(matrix_row), rounding is None, found))
+        self.others.add(np.array([float(rounding is None)]), *visit)
+        if self.errors is not None and missed is not None:
+            self.errors.add(missed, *visit)
+        return result
+
+    def _compared(
+        self, truth: Explanation, values: Array, outputs: Array, rounding: Array
+    ) -> tuple[Array | None, Result]:
+        """Which outputs lie outside their bounds, (outputs,), None if that cannot be judged; and the facts of a row."""
         if self.explainer.fitted.spec.own_reference is None:
             more = self._rounding(
                 np.asarray(truth.base_values, np.float64).reshape(-1), self.explainer.fitted.spec.base_values
@@ -131,15 +150,14 @@ class Judge:
         seen = compare(self.explainer, served, truth)
         distance = np.asarray(l2_distance(served, truth)).reshape(1, -1)
         seen = replace(seen, distance=np.maximum(distance - rounding, 0.0))
-        covered = None
+        missed = None
         if seen.noise_known and self.factors is not None:
-            held = seen.inside(*self.factors)[0][0]  # (outputs,)
-            covered = float(held.mean())
-            self.errors.add(1.0 - held)
-        elif seen.noise_known:
-            self.errors.add(np.array([np.maximum(seen.distance - seen.radius, 0.0).mean()]))
-        agreement = float(np.mean(rank_accuracy(served, truth)))
-        return {"l2": float(distance.mean()), "covered": covered, "rank_agreement": agreement}
+            missed = 1.0 - seen.inside(*self.factors)[0][0]
+        return missed, {
+            "l2": float(distance.mean()),
+            "covered": None if missed is None else float(1 - missed.mean()),
+            "rank_agreement": float(np.mean(rank_accuracy(served, truth))),
+        }
 
     def _rounding(self, now: Array, before: Array) -> Array | None:
         """How far outputs differ, (outputs,), which one model's may in batches of two sizes; None if it is another's.
@@ -154,13 +172,8 @@ class Judge:
         """What the evidence so far amounts to."""
         if self.others.beyond(ALARM_RISK / 4):
             return OUTPUTS_DIFFER
-        if not self.errors.beyond(ALARM_RISK / 4):
+        if self.errors is None or self.confidence is None or not self.errors.beyond(ALARM_RISK / 4):
             return None
-        if self.confidence is None:
-            return (
-                f"explanations are farther from the model than {GROWN:g} times the error of validation "
-                f"({self.expected_l2:.3g}), beyond chance: the model or the rows have changed. {FIT_AGAIN}"
-            )
         return (
             f"the {100 * self.confidence:.4g}% bounds fail for more rows than chance explains: the model or the rows "
             f"have changed. {FIT_AGAIN}"

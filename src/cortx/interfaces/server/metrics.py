@@ -13,11 +13,17 @@ SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024)
 AUDITED = {
     "audited": "Requests that were explained again.",
+    "judged": "Audited requests whose bounds could be checked.",
     "mean_l2": "Mean l2 error of audited explanations.",
     "expected_l2": "Mean l2 error that the artifact promised.",
     "coverage": "Share of audited explanations within their bounds.",
     "rank_agreement": "Agreement of audited rankings.",
 }
+STATES = (
+    ("alarm", "alarm", "1 when the audit calls for attention."),
+    ("reports_only", "reports", "1 when the explainer is not calibrated, so that its errors raise no alarm."),
+)
+"""Names of gauges, the state in which each is 1, and what it means."""
 
 
 class ModelMetrics:
@@ -93,7 +99,8 @@ class _Audits:
                 if isinstance(audit.get(key), (int, float)):
                     family.add_metric([name], audit[key])
             yield family
-        alarm = GaugeMetricFamily("cortx_audit_alarm", "1 when the audit calls for attention.", labels=["model"])
-        for name, audit in found.items():
-            alarm.add_metric([name], float(audit.get("state") == "alarm"))
-        yield alarm
+        for name, state, text in STATES:
+            family = GaugeMetricFamily(f"cortx_audit_{name}", text, labels=["model"])
+            for model, audit in found.items():
+                family.add_metric([model], float(audit.get("state") == state))
+            yield family

@@ -4,7 +4,7 @@ import { card } from "./cards.js";
 import { h, s } from "./dom.js";
 import { count, number, percent } from "./format.js";
 
-const STATES = { waiting: "Waiting", good: "Good", alarm: "Alarm" };
+const STATES = { waiting: "Waiting", good: "Good", reports: "Reports only", alarm: "Alarm" };
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
 /** The whole tab, drawn anew with each report of the audit. */
