@@ -27,7 +27,8 @@ NESTED: dict[str, dict[int, str]] = {
 """For each message of ONNX the numbers of the fields that lead to tensors, and what is in them."""
 EXTERNAL_DATA, DATA_LOCATION = 13, 14
 """Fields of a tensor: where its numbers are, and whether they are elsewhere."""
-EXTERNAL = 1
+LARGEST_FIELD = 2**29 - 1
+"""The largest number that a field may have. Some parsers drop the bits beyond, and would read another field."""
 KEY, VALUE = 1, 2
 """Fields of an entry of the first."""
 ORT_FORMAT = slice(4, 8), b"ORTM"
@@ -91,7 +92,7 @@ def _locations(tensor: memoryview) -> list[str]:
     external = False
     for number, value in _fields(tensor):
         if number == DATA_LOCATION:
-            external = external or value == EXTERNAL
+            external = external or value != 0  # whatever else it may be taken for
         elif number == EXTERNAL_DATA and isinstance(value, memoryview):
             external = True
             entry = {key: bytes(text) for key, text in _fields(value) if isinstance(text, memoryview)}
@@ -115,7 +116,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
             value, place = _varint(message, place)
         else:
             place += {1: 8, 5: 4}.get(wire, end + 1)
-        if place > end or not number:
+        if place > end or not 0 < number <= LARGEST_FIELD:
             raise ValueError("this is not an ONNX model, or it is damaged")
         yield number, value
 

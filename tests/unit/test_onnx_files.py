@@ -114,6 +114,14 @@ def test_bytes_that_are_no_model_are_refused(junk: bytes) -> None:
         external_locations(junk)
 
 
+def test_a_field_that_another_parser_may_take_for_a_tensor_is_refused() -> None:
+    """Five bytes of a field's number, of which 32 bits count for some: field 7, the graph, and 2**32 more."""
+    graph = adding(external("../secret"))
+    assert external_locations(b"\x3a\x00" + graph) == ["../secret"]
+    with pytest.raises(ValueError, match="not an ONNX model"):
+        external_locations(b"\xba\x80\x80\x80\x10\x00" + graph)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.conftest import make_model, make_tiny_recipe
