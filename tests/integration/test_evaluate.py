@@ -13,11 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.conftest import make_model, make_tiny_recipe
+from typer.testing import CliRunner
 
 import cortx
 from cortx.errors import ArtifactError, FingerprintError, InputError
+from cortx.explainer import evaluation
 from cortx.explainer.calibration import noise_radius
 from cortx.explainer.evaluation import beta_binomial, chance_range, usual_bound
+from cortx.interfaces import cli
 from cortx.interfaces.show import show_fit
 
 COLUMNS = 6
@@ -150,6 +153,37 @@ def test_without_calibration_the_rest_works(uncalibrated: cortx.CoRTX) -> None:
     assert report.to_json()["coverage"] is None
 
 
+@pytest.mark.parametrize(
+    ("options", "verdict", "code"),
+    [
+        ([], "fits", 0),
+        (["--method", "permutation", "--row-budget", "12"], "not judged", 1),
+        (["--rows", "20"], "too few rows", 1),
+    ],
+)
+def test_only_fits_passes_strict(
+    explainer: cortx.CoRTX,
+    options: list[str],
+    verdict: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    explainer.save(tmp_path / "e.cortx")
+    names = [f"x{j}" for j in range(COLUMNS)]
+    pd.DataFrame(numbers(120, 10), columns=names).to_csv(tmp_path / "fresh.csv", index=False)
+    monkeypatch.setattr(cli, "load_model", lambda name: make_model())
+    arguments = [str(tmp_path / "e.cortx"), str(tmp_path / "fresh.csv"), "--model", "scoring:model"]
+    for strict in (False, True):
+        done = CliRunner().invoke(
+            cli.app, ["evaluate", *arguments, *options, "--json", str(tmp_path / "q.json"), *["--strict"] * strict]
+        )
+        assert done.exit_code == (code if strict else 0), done.output
+        assert f"VERDICT: {verdict}" in done.output
+        result = json.loads((tmp_path / "q.json").read_text())
+        assert (result["verdict"], result["fits"]) == (verdict, verdict == "fits")
+
+
 # What is measured --------------------------------------------------------------------------------------------
 
 
@@ -204,7 +238,7 @@ def test_the_worst_rows_come_first(explainer: cortx.CoRTX) -> None:
 
 def test_noise_of_the_labels_is_no_fault_of_the_bounds(explainer: cortx.CoRTX) -> None:
     rows = numbers(150, 10)
-    options = {"rows": 150, "method": "permutation", "budget": 24}
+    options = {"rows": 150, "method": "permutation", "row_budget": 24}
     report, exact = explainer.evaluate(rows, **options), explainer.evaluate(rows, rows=150)
     noisy = cortx.shapley(make_game(), rows, "permutation", row_budget=24)
     predicted = explainer.explain(rows, confidence=0.9)
@@ -233,12 +267,71 @@ def test_labels_of_unknown_noise_accuse_nobody(explainer: cortx.CoRTX) -> None:
     calibration = explainer.calibration
     narrow = replace(calibration, rows=0.5 * calibration.rows, mean_l2=calibration.mean_l2 / 9)
     report = with_fitted(explainer, calibration=narrow).evaluate(rows, method="permutation", row_budget=12)
-    assert report.fits
+    assert (report.verdict, report.fits) == ("not judged", False)
+    assert set(report.problems) == {"not judged"}
     assert report.coverage is not None
     assert report.coverage.p_value < 1e-4
     assert report.coverage.bound == report.coverage.labels_in_bound
-    assert any("no standard error" in note for note in report.notes)
+    assert all("no standard error" in words and "larger row budget" in words for words in report.reasons)
     assert report.to_json()["label_standard_error"] is None
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_labels_noisier_than_the_bounds_show_nothing(
+    explainer: cortx.CoRTX, uncalibrated: cortx.CoRTX, calibrated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their noise would hide bounds that fail, and must not pass for an error that grew."""
+    tested = explainer if calibrated else uncalibrated
+
+    def noisy(*arguments: Any, **options: Any) -> cortx.Explanation:
+        exact = cortx.shapley(make_game(), numbers(150, 10), "exact")
+        scale = 5 * tested.quality_["l2"] / np.sqrt(COLUMNS)
+        noise = scale * np.random.default_rng(0).normal(size=exact.values.shape)
+        return replace(exact, values=exact.values + noise, error_std=np.full(exact.values.shape, scale))
+
+    assert tested.evaluate(numbers(150, 10), rows=150).fits
+    monkeypatch.setattr(evaluation, "shapley", noisy)
+    report = tested.evaluate(numbers(150, 10), rows=150)
+    assert (report.verdict, set(report.problems)) == ("not judged", {"not judged"})
+    assert all("noise" in words and "larger row budget" in words for words in report.reasons)
+    if calibrated:
+        assert "the noise of the label is larger than the bound" in report.reasons[0]
+        narrow = replace(explainer.calibration, rows=0 * explainer.calibration.rows)
+        assert with_fitted(explainer, calibration=narrow).evaluate(numbers(150, 10), rows=150).verdict == "not judged"
+
+
+def test_few_calibration_rows_prove_nothing(explainer: cortx.CoRTX) -> None:
+    """Bounds of 50% from 4 rows: if they hold for a quarter only, that may be bad luck."""
+    calibration = explainer.calibration
+    few = replace(calibration, rows=calibration.rows[:4], bands=calibration.bands[:4])
+    report = with_fitted(explainer, calibration=few).evaluate(numbers(200, 10), confidence=0.5)
+    assert report.verdict == "not judged"
+    assert "calibration with 4 rows" in report.reasons[0]
+    assert "calibrate() with more rows" in report.reasons[0]
+    assert explainer.evaluate(numbers(200, 10), confidence=0.5).fits
+
+
+def test_copies_of_a_few_rows_neither_prove_nor_accuse(explainer: cortx.CoRTX) -> None:
+    """Honest 90% bounds miss two rows once in a hundred times, however often the two are copied."""
+    fresh = numbers(200, 10)
+    missed = explainer.evaluate(fresh).missed
+    assert missed is not None
+    copies = np.repeat(fresh[missed[:, 0]][:2], 100, axis=0)
+    report = explainer.evaluate(copies)
+    assert report.coverage is not None
+    assert report.coverage.bound == 0
+    assert "bounds fail" not in report.problems
+    assert "too few rows" in report.problems
+    assert any("200 labelled rows, of which 2 differ, are too few" in words for words in report.reasons)
+
+
+def test_what_was_found_comes_before_what_was_not_judged(explainer: cortx.CoRTX) -> None:
+    """A changed model is called out whatever the labels are like."""
+    rows = numbers(60, 10)
+    report = explainer.evaluate(rows, game=make_game(seed=1), method="permutation", row_budget=12)
+    assert report.verdict == "model changed"
+    assert report.problems[-1] == "not judged"
+    assert not report.fits
 
 
 def test_slices_of_numbers_categories_and_foreign_columns(shop_explainer: cortx.CoRTX) -> None:

@@ -40,9 +40,15 @@ GROWN = 2.0
 CHANCE = 3.0
 """Standard errors that chance is given."""
 LEAST_ROWS = 30
-"""Fewer labelled rows show no failure, and no fitness either."""
+"""Fewer labelled rows of different content show no failure, and no fitness either."""
+MOST_BLURRED = 0.5
+"""The share of rows whose labels' noise may exceed their bounds; beyond it bounds are not judged."""
 MOST_REFUSED = 0.01
 """The share of rows that may be refused before the data are called drifted."""
+UNKNOWN_NOISE = (
+    "some labels have no standard error, so nobody knows how far off they are; give a larger row budget, or the method "
+    "'exact'"
+)
 WORST_ROWS = 5
 MOST_PARTS = 8
 
@@ -98,10 +104,12 @@ def evaluate(
     truth = replace(truth, output_names=predicted.output_names)  # a changed model may call its outputs otherwise
     seen = compare(attached, predicted, truth)
     measures = _measures(predicted, truth, seen, 1 / throughput(attached.explain, some))
+    # The first row of each content.
+    different = np.unique(table.take(chosen).row_words(), return_index=True)[1]
     coverage = bounds = covered = None
     levels: tuple[Level, ...] = ()
     if calibration is not None:
-        coverage, levels = _coverage(seen, calibration, confidence, predicted)
+        coverage, levels = _coverage(seen, calibration, confidence, predicted, different)
         bounds = seen.answer.bounds(*calibration.factors(confidence)).error
         covered = seen.inside(*calibration.factors(confidence))[0]
     notes = _notes(coverage, confidence, seen, len(table) - len(possible), len(table))
@@ -117,9 +125,7 @@ def evaluate(
         checks=(
             _check_model(model, len(fitted.probe)),
             _check_data(drifts, len(table), len(table) - len(possible)),
-            *([] if coverage is None else [_check_bounds(coverage, confidence, seen)]),
-            _check_error(explainer, seen),
-            *([] if count >= LEAST_ROWS else [_too_few(count)]),
+            *_check_answers(explainer, coverage, confidence, seen, len(different)),
         ),
         notes=tuple(notes),
         errors=seen.distance,
@@ -216,7 +222,11 @@ def _measures(predicted: Explanation, truth: Explanation, seen: Compared, second
 
 
 def _coverage(
-    seen: Compared, calibration: Calibration, confidence: float, predicted: Explanation
+    seen: Compared,
+    calibration: Calibration,
+    confidence: float,
+    predicted: Explanation,
+    different: npt.NDArray[np.intp],
 ) -> tuple[Coverage, tuple[Level, ...]]:
     count = len(seen.distance)
     levels = []
@@ -230,8 +240,8 @@ def _coverage(
     held, bands = seen.inside(*factors)
     plain_held, plain_bands = seen.inside(*factors, lenient=False)
     bounds = seen.answer.bounds(*factors)
-    pmf = beta_binomial(count, calibration.effective_rows, calibration.rank(confidence))
-    covered = np.concatenate([held.sum(axis=0), bands.sum(axis=0)])
+    inside = np.concatenate([held, bands], axis=1)  # (rows, 2 outputs)
+    chances = [_chances(part.sum(axis=0), len(part), calibration, confidence) for part in (inside, inside[different])]
     hardest = np.argsort(-seen.typical_row.mean(axis=1), kind="stable")[: max(1, count // 10)]
     widths = (bounds.upper - bounds.lower)[seen.answer.active]  # (active players of all rows, outputs)
     certain, wrong = _stable(predicted, seen)
@@ -249,11 +259,17 @@ def _coverage(
         hardest_bound=float(held[hardest].mean()),
         stable_ranks=certain,
         stable_wrong=wrong,
-        p_value=float(min(pmf[: k + 1].sum() for k in covered.tolist())),
+        p_value=float(np.maximum(*chances).min()),
         worst_output=names[worst] if len(by_output) > 1 else None,
         worst_bound=float(by_output[worst]),
     )
     return coverage, tuple(levels)
+
+
+def _chances(covered: npt.NDArray[np.intp], count: int, calibration: Calibration, confidence: float) -> Array:
+    """The chances of at most so many covered rows of `count` if the bounds hold, shaped like `covered`."""
+    law = beta_binomial(count, calibration.effective_rows, calibration.rank(confidence))
+    return np.asarray(np.cumsum(law)[covered])
 
 
 def beta_binomial(count: int, n: int, rank: int) -> Array:
@@ -391,8 +407,9 @@ def _check_model(model: ModelDifference, probes: int) -> Check:
     return Check("model changed", (words,))
 
 
-def _too_few(count: int) -> Check:
-    return Check("too few rows", (f"{count} labelled rows are too few to say; give {LEAST_ROWS} or more",))
+def _too_few(count: int, different: int) -> Check:
+    which = f"{count} labelled rows" if different == count else f"{count} labelled rows, of which {different} differ,"
+    return Check("too few rows", (f"{which} are too few to say; give {LEAST_ROWS} or more",))
 
 
 def _check_data(drifts: list[ColumnDrift], rows: int, refused: int) -> Check:
@@ -410,36 +427,78 @@ def _check_data(drifts: list[ColumnDrift], rows: int, refused: int) -> Check:
     return Check(None, (calm,))
 
 
-def _check_bounds(coverage: Coverage, confidence: float, seen: Compared) -> Check:
+def _check_answers(
+    explainer: CoRTX, coverage: Coverage | None, confidence: float, seen: Compared, different: int
+) -> list[Check]:
+    """Whether the bounds hold, and whether the error is that of the fit; `different` contents are among the rows."""
+    checks = [_check_error(explainer, seen, different)]
+    if coverage is not None:
+        checks.insert(0, _check_bounds(explainer.calibration, coverage, confidence, seen, different))
+    few = different < LEAST_ROWS
+    if few or (coverage is not None and checks[0].problem is None):
+        # That rows are too few says it all; and bounds that hold say more than an error that could not be compared.
+        checks = [replace(check, problem=None) if check.problem == "not judged" else check for check in checks]
+    return [*checks, *([_too_few(len(seen.distance), different)] if few else [])]
+
+
+def _check_bounds(
+    calibration: Calibration, coverage: Coverage, confidence: float, seen: Compared, different: int
+) -> Check:
     count, n_outputs = seen.distance.shape
     each = f", least for {coverage.worst_output} ({coverage.worst_bound:.1%})" if coverage.worst_output else ""
     words = (
         f"the {100 * confidence:.4g}% bounds held for {coverage.bound:.1%} of {count:,} rows{each}, "
         f"the bands for {coverage.bands:.1%}"
     )
+    if not seen.noise_known:
+        return Check("not judged", (f"{words}, which says nothing: {UNKNOWN_NOISE}",))
     # A bound and bands for each output: as many chances to be unlucky.
-    if seen.noise_known and coverage.p_value < FALSE_ALARM / (2 * n_outputs):
+    limit = FALSE_ALARM / (2 * n_outputs)
+    if coverage.p_value < limit:
         rare = max(coverage.p_value, 1e-6)
         words += f": honest bounds do so badly at most once in {1 / rare:,.0f} times; calibrate() with rows like these"
         return Check("bounds fail", (words,))
+    blurred = float((seen.radius > seen.answer.bounds(*calibration.factors(confidence)).error).mean())
+    if blurred > MOST_BLURRED:
+        words += (
+            f", which says little: for {blurred:.0%} of the rows the noise of the label is larger than the bound; "
+            "give a larger row budget"
+        )
+        return Check("not judged", (words,))
+    half = np.array([math.floor(different * confidence / 2)])
+    if _chances(half, different, calibration, confidence)[0] >= limit:
+        words += (
+            f", which says little: after a calibration with {len(calibration)} rows, bounds that hold half as often as "
+            "they should could be bad luck; calibrate() with more rows"
+        )
+        return Check("not judged", (words,))
     return Check(None, (words,))
 
 
-def _check_error(explainer: CoRTX, seen: Compared) -> Check:
+def _check_error(explainer: CoRTX, seen: Compared, different: int) -> Check:
     calibration, quality = explainer.fitted.calibration, explainer.quality_
     if calibration is None:
-        before, n_before, where = quality["l2"], quality["rows"], "validation"
+        before, n_before, where = float(quality["l2"]), float(quality["rows"]), "validation"
     else:
         before, n_before, where = float(calibration.mean_l2.mean()), float(calibration.effective_rows), "calibration"
     # Without the labels' own noise, which may be larger than that of the fit's labels.
     error = np.sqrt(np.maximum(0, np.square(seen.distance) - seen.variance)).mean(axis=1)  # (rows,)
-    mean, spread = float(error.mean()), float(error.std())
+    mean, spread, noise = float(error.mean()), float(error.std()), float(np.sqrt(seen.variance).mean())
+    words = f"the mean error is {mean:.3g}, at {where} it was {before:.3g}"
+    if not seen.noise_known:
+        return Check("not judged", (f"{words}, which says nothing: {UNKNOWN_NOISE}",))
     # The rows of the fit are given the relative spread of these.
     spread_before = before * spread / max(mean, 1e-300)
-    chance = CHANCE * math.hypot(spread / math.sqrt(len(error)), spread_before / math.sqrt(n_before))
-    words = f"the mean error is {mean:.3g}, at {where} it was {before:.3g}"
-    if seen.noise_known and mean > GROWN * before and mean - before > chance:
+    chance = CHANCE * math.hypot(spread / math.sqrt(different), spread_before / math.sqrt(max(n_before, 1.0)))
+    # What is left of noise that is larger than the error is not the error.
+    if mean > GROWN * (noise if noise > before else before) and mean - before > chance:
         return Check("error grew", (f"{words}: more than chance explains; fit again",))
+    if noise > before:
+        words += f", but the labels' noise is {noise:.3g}; give a larger row budget"
+        return Check("not judged", (words,))
+    if not chance <= GROWN * before:
+        words += f", but chance allows {before + chance:.3g}: give more rows, or calibrate() with more"
+        return Check("not judged", (words,))
     return Check(None, (words,))
 
 
@@ -451,10 +510,6 @@ def _notes(coverage: Coverage | None, confidence: float, seen: Compared, refused
         notes.append(
             f"the labels are noisy, which lowers coverage: {coverage.labels_in_bound:.1%} of them lie within the "
             f"{100 * confidence:.4g}% bounds as they are; a row counts as missed only beyond its label's noise"
-        )
-    if not seen.noise_known:
-        notes.append(
-            "some labels have no standard error, so bounds and errors were not judged; give a larger row_budget="
         )
     if refused:
         notes.append(

@@ -637,6 +637,9 @@ class CoRTX:
     ) -> QualityReport:
         """Labels random fresh rows and says whether the explainer still fits the model and the data; print it.
 
+        The verdict is "fits" only if the labels could have shown that it does not; else it is "too few rows" or "not
+        judged", and `reasons` say what to do: more rows, a larger `row_budget`, more calibration rows.
+
         Parameters
         ----------
         X:

@@ -14,7 +14,9 @@ from cortx.explainer.profile import ColumnDrift
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-Verdict = Literal["fits", "model changed", "data drifted", "bounds fail", "error grew", "too few rows"]
+Verdict = Literal["fits", "model changed", "data drifted", "bounds fail", "error grew", "too few rows", "not judged"]
+UNJUDGED: tuple[Verdict, ...] = ("too few rows", "not judged")
+"""Nothing was found, because nothing could have been."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,11 @@ class Coverage:
     """The share of ranks that the bands make certain, and of these the share that is wrong."""
     stable_wrong: float | None
     p_value: float
-    """The chance of so few covered rows if the bounds hold, the smallest over bound, bands and outputs."""
+    """The chance of so few covered rows if the bounds hold, the smallest over bound, bands and outputs.
+
+    Rows of equal content are covered or missed together, so each chance is the larger of two: of all rows, and of one
+    of each content.
+    """
     worst_output: str | None
     worst_bound: float
 
@@ -83,7 +89,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked: the problem it found, if any, and the finding in words."""
+    """One thing that was checked: the problem it found, if any ("not judged": why none could be), and the words."""
 
     problem: Verdict | None
     words: tuple[str, ...]
@@ -91,7 +97,11 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class QualityReport:
-    """What `evaluate` found. Print it; `verdict` is "fits" or the first problem, `reasons` say why."""
+    """What `evaluate` found. Print it; `reasons` say why the verdict is what it is.
+
+    `verdict` is the first problem that was found; else "too few rows" or "not judged", if the labels could not have
+    shown one; else "fits".
+    """
 
     confidence: float
     measures: dict[str, Any]
@@ -114,7 +124,9 @@ class QualityReport:
 
     @property
     def problems(self) -> tuple[Verdict, ...]:
-        return tuple(check.problem for check in self.checks if check.problem is not None)
+        """All that keeps it from "fits", what was found before what could not be judged."""
+        found = (check.problem for check in self.checks if check.problem is not None)
+        return tuple(sorted(found, key=lambda problem: problem in UNJUDGED))
 
     @property
     def verdict(self) -> Verdict:
@@ -126,7 +138,7 @@ class QualityReport:
 
     @property
     def reasons(self) -> list[str]:
-        """Why it does not fit, or everything that speaks for it."""
+        """Why the verdict is not "fits", or everything that speaks for it."""
         return [words for check in self.checks if self.fits or check.problem for words in check.words]
 
     def to_json(self) -> dict[str, Any]:

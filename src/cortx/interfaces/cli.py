@@ -432,13 +432,16 @@ def evaluate(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw coverage and errors as .png.", show_default=False)
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Leave with exit code 1 unless the explainer fits.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Leave with exit code 1 unless the verdict is 'fits'.")
+    ] = False,
 ) -> None:
     """Measure an explainer on fresh rows, and say whether it still fits the model and the data.
 
     Give rows that the fit did not see, as they come today. All are compared with the training table; random ones
     are labelled with Shapley values and compared with what the explainer says of them. A model that changed, columns
-    that drifted, bounds that fail and errors that grew are called out.
+    that drifted, bounds that fail and errors that grew are called out. Where labels could not have shown a failure, the
+    verdict is "too few rows" or "not judged", with what to do.
 
     [bold]Example[/bold]
 

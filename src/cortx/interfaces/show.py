@@ -194,7 +194,9 @@ def _verdict_panel(report: QualityReport) -> Any:
     from rich.panel import Panel
     from rich.text import Text
 
-    colour = "green" if report.fits else "red"
+    from cortx.explainer.report import UNJUDGED
+
+    colour = "green" if report.fits else "yellow" if report.verdict in UNJUDGED else "red"
     lines = [f"- {words}" for words in report.reasons]
     also = f" (also: {', '.join(report.problems[1:])})" if len(report.problems) > 1 else ""
     head = f"VERDICT: {report.verdict}"
