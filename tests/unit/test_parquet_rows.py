@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import islice
@@ -500,3 +502,36 @@ def test_a_stopped_fit_goes_on_with_the_same_batches(
     assert resumed.costs_["total_evaluations"] == straight.costs_["total_evaluations"]
     assert spent + 5_000 < straight.costs_["total_evaluations"] - labels.evaluations
     np.testing.assert_array_equal(resumed.explain(reference).values, straight.explain(reference).values)
+
+
+# Memory ----------------------------------------------------------------------------------------------------------
+
+
+PEAK = """
+import sys, pyarrow
+from cortx.distributed.places import place
+from cortx.distributed.source import read_batches
+assert sum(len(batch) for batch in read_batches(place(sys.argv[1]), batch_rows=int(sys.argv[2]))) > 0
+print(pyarrow.default_memory_pool().max_memory())
+"""
+
+
+def test_memory_follows_the_batch_and_not_the_row_group(tmp_path: Path) -> None:
+    """Measured by Arrow itself, in processes of their own: what was held at once stays so."""
+    generator = np.random.default_rng(0)
+    batch_rows = 65_536
+    rows = pa.table({f"x{j}": generator.normal(size=16 * batch_rows) for j in range(4)})  # 34 MB
+    environment = {**os.environ, "PYTHONPATH": str(Path(cortx.__file__).parents[1])}
+
+    def peak(n: int, group: int) -> int:
+        """Most bytes at once while n rows in groups of that size are read in batches."""
+        path = tmp_path / f"{n}-{group}.parquet"
+        pq.write_table(rows.slice(0, n), path, row_group_size=group)
+        command = [sys.executable, "-c", PEAK, str(path), str(batch_rows)]
+        return int(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+    n = len(rows)
+    batches, half, whole = peak(n, batch_rows), peak(n // 2, n // 2), peak(n, n)
+    assert whole < 2 * batches, "a row group of sixteen batches takes at most twice the memory of row groups of one"
+    assert whole < 1.1 * half, "twice the row group takes no more memory"
+    print(f"peak {whole:,} of {rows.nbytes:,} bytes; row groups of one batch: {batches:,}")

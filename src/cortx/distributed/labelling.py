@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -38,6 +39,7 @@ from cortx.games import Game, GameSpec
 from cortx.games.game import table_of
 from cortx.games.models import Output
 from cortx.games.players import Groups, make_players
+from cortx.lease import Lease
 from cortx.seeding import stream_seed
 from cortx.storage import arrow
 from cortx.tables import Schema, Table, plain, read_table, reference_row, write_table
@@ -140,18 +142,41 @@ def label(
         raise InputError("label needs a model; give it, or its name 'package.module:object'")
     asked = _Asked(named, plain(data), reference, background, output, target, players, tuple(categorical), frame)
     path = folder_path(folder)
-    kept = LabelFolder.open(path) if (path / MANIFEST).exists() else None
-    if kept is None:
+    if not (path / MANIFEST).exists():
         refuse_foreign(path)
     source = _source(asked.data)
     if isinstance(asked.data, np.ndarray) and (columns is not None or drop):
         raise InputError("an array has no column names; give the columns that the model takes, X[:, columns]")
     names = _columns(source, columns, drop)
+    with Lease(path, "cortx label") as lease:
+        return _label_into(
+            path, asked, source, names, lease, budget=budget, rows=rows, seed=seed, engine=engine, progress=progress,
+            announce=announce, started=started,
+        )  # fmt: skip
+
+
+def _label_into(
+    path: Path,
+    asked: _Asked,
+    source: Any,
+    names: list[str],
+    lease: Lease,
+    *,
+    budget: int,
+    rows: int | None,
+    seed: int,
+    engine: Engine | None,
+    progress: bool | None,
+    announce: Callable[[str], None] | None,
+    started: float,
+) -> LabelReport:
+    """`label` once its arguments are checked and no other run works in the folder."""
+    kept = LabelFolder.open(path) if (path / MANIFEST).exists() else None
     model = asked.model.load()
     if kept is not None:  # before a pass over all the data
         kept.check_names(names, seed)
         draft = _draft(model, asked, *_kept_absent(asked, kept, names), write_table(kept.probe, kept.schema))
-        kept.check_frame(frame, draft)
+        kept.check_frame(asked.frame, draft)
         kept.check(draft)
     paid = Spent.none() if kept is None else kept.spent()
     n_players = asked.n_players(names) if kept is None else len(kept.spec.players)
@@ -182,7 +207,9 @@ def label(
     totals = Totals()
     try:
         if tasks:
-            totals = run_tasks(engine, job, tasks, title="labels", show=progress, each=lambda done: _seen(store, done))
+            totals = run_tasks(
+                engine, job, tasks, title="labels", show=progress, each=lambda done: _seen(store, done, lease)
+            )
     except ModelError as error:
         raise ModelError(f"{error}; {_kept_words(store)}") from error
     after = store.spent()
@@ -401,8 +428,9 @@ def _tasks(plan: LabelPlan, sample: Sample, workers: int) -> list[Task]:
     ]
 
 
-def _seen(store: LabelFolder, done: Done) -> None:
-    """What a worker wrote must be here: else the folder is not the same one."""
+def _seen(store: LabelFolder, done: Done, lease: Lease) -> None:
+    """What a worker wrote must be here: else the folder is not the same one, or no longer this run's."""
+    lease.check()
     last = time.monotonic() + SECONDS_TO_APPEAR
     while not store.has(done.result):
         if time.monotonic() > last:

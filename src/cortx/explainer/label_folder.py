@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cortx import lease
 from cortx.errors import ArtifactError, FingerprintError, InputError, StorageError
 from cortx.estimators.shapley import views_in_memory
 from cortx.explainer.fingerprint import difference
@@ -452,7 +453,9 @@ def _of_rows(labels: Explanation, chosen: npt.NDArray[np.bool_], base_evaluation
 
 def folder_path(folder: str | os.PathLike[str]) -> Path:
     """A folder of labels lies on a file system that all workers see, not at an address."""
-    return Path(os.path.abspath(local_path(folder, "the folder of labels").expanduser()))
+    return Path(
+        os.path.abspath(local_path(folder, "the folder of labels, on a file system that all workers see,").expanduser())
+    )
 
 
 def _sha(*parts: Any) -> str:
@@ -469,7 +472,7 @@ def refuse_foreign(path: Path) -> None:
     """
     if path.exists() and not path.is_dir():
         raise ArtifactError(f"{path} is a file; give a folder for the labels")
-    ours = (TEMPORARY, "game-")
+    ours = (TEMPORARY, "game-", lease.NAME)
     if path.exists() and any(not item.name.startswith(ours) for item in path.iterdir()):
         raise ArtifactError(f"{path} exists and is not a folder of labels: it has no {MANIFEST}; choose another folder")
 
