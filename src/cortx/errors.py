@@ -15,6 +15,7 @@ __all__ = [
     "ModelError",
     "NotFittedError",
     "StorageError",
+    "StrangeRows",
 ]
 
 
@@ -64,6 +65,10 @@ class CortxWarning(UserWarning):
 
 class ClippedOutputs(CortxWarning):
     """Log-odds that are not the model's own, because only its probabilities are known and some are 0 or 1."""
+
+
+class StrangeRows(CortxWarning):
+    """Rows outside of what training saw, where an explainer guesses and bounds promise nothing."""
 
 
 def need(module: str, why: str, extra: str) -> MissingDependencyError:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from cortx.errors import ArtifactError, InputError, MissingDependencyError
 from cortx.explainer.portable_folder import Facts, read_folder
+from cortx.explainer.possible import largest_value, possible_bounds, possible_values
 from cortx.explainer.reading import given_outputs
 from cortx.explainer.session import Session
 from cortx.explanation import Explanation
@@ -70,6 +71,7 @@ class Portable:
     def __init__(self, session: Session, facts: Facts) -> None:
         self._session = session
         self.facts = facts
+        self._told_of_strange = False
 
     @property
     def schema(self) -> Schema | ImageSchema:
@@ -97,6 +99,8 @@ class Portable:
     def explain(self, X: Any, outputs: Any, *, empty: Any = None, confidence: float | None = None) -> Explanation:
         """Attributions of rows whose outputs the model gave; they add up to outputs - base values.
 
+        A `cortx.errors.StrangeRows` warns once of rows outside of what training saw, as in `CoRTX.explain`.
+
         Parameters
         ----------
         X:
@@ -111,6 +115,7 @@ class Portable:
         started = perf_counter()
         facts, X = self.facts, plain(X)
         table = facts.seen.read(X)
+        self._told_of_strange = self._told_of_strange or facts.seen.warn_of_strange(table)
         shape = len(table), len(facts.base_values)
         feeds: dict[str, npt.NDArray[Any]] = {"rows": table.matrix}
         feeds["outputs"] = known = given_outputs(outputs, shape, facts.output)
@@ -124,7 +129,13 @@ class Portable:
             feeds["row_factor"], feeds["band_factor"] = self._factors(confidence)
             names += ["lower_bounds", "upper_bounds", "error_bound"]
         single = shape[1] == 1
-        results = [array[..., 0] if single else array for array in self._session.run(names, feeds)]
+        found = self._session.run(names, feeds)
+        # Graphs of the first version are not cut to what is possible; those of today stay as they are.
+        most, total = largest_value(facts.output), known - base
+        found[0] = possible_values(found[0], total, most)
+        if confidence is not None:
+            found[1:] = possible_bounds(found[1], found[2], found[3], found[0], total, most)
+        results = [array[..., 0] if single else array for array in found]
         values, lower, upper, error = results if confidence is not None else (results[0], None, None, None)
         return Explanation(
             values=values,

@@ -138,7 +138,8 @@ def test_explain_uses_onnxruntime_and_agrees_with_torch(case: tuple[CoRTX, Any])
     explained = explainer.explain(rows)
     expected = in_torch(explainer, rows, explained.outputs)
     table = explainer._read(rows)
-    found = explainer._answer(table, explainer._outputs(table, explained.outputs)[0], None, errors=True)  # type: ignore[arg-type]
+    empty, _ = explainer._empty(table)
+    found = explainer._answer(table, explainer._outputs(table, explained.outputs)[0], empty, errors=True)
     np.testing.assert_allclose(found.values, expected.values, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(found.active, expected.active)
     np.testing.assert_allclose(found.typical, expected.typical, rtol=1e-3, atol=1e-5)
@@ -147,10 +148,10 @@ def test_explain_uses_onnxruntime_and_agrees_with_torch(case: tuple[CoRTX, Any])
         assert found.ranking is None
     else:  # near ties may fall either way
         assert (found.ranking == expected.ranking).mean() > 0.99
-    empty, _ = explainer._empty(table)
     guessed = explainer._answer(table, None, empty, errors=False)
+    outputs = explainer._guess_outputs(table, empty)
     np.testing.assert_allclose(
-        guessed.values, explainer._torch_answer(table, None, empty, errors=False).values, rtol=0, atol=1e-5
+        guessed.values, explainer._torch_answer(table, outputs, empty, errors=False).values, rtol=0, atol=1e-5
     )
 
 

@@ -19,8 +19,9 @@ from cortx.explainer.calibration import Calibration
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
 from cortx.explainer.labels import given_labels, label_budget
 from cortx.explainer.material import cost
+from cortx.explainer.possible import largest_value, possible_bounds, possible_outputs, possible_values
 from cortx.explainer.reading import Seen, given_outputs
-from cortx.explainer.refine import Predicted, refine
+from cortx.explainer.refine import Bounds, Predicted, refine
 from cortx.explainer.session import Session
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation
@@ -88,6 +89,7 @@ class CoRTX:
         self._writes = True
         self._session: tuple[tuple[Any, ...], Session | None] | None = None
         self._seen: tuple[tuple[Any, ...], Seen] | None = None
+        self._told_of_strange = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}  # an open session cannot be copied; it is made again when asked for
@@ -244,7 +246,7 @@ class CoRTX:
         return self
 
     def _attach(self, fitted: Fitted, game: Game | None) -> None:
-        self._fitted, self._game = fitted, game
+        self._fitted, self._game, self._told_of_strange = fitted, game, False
 
     # What a fitted explainer knows ----------------------------------------------------------------------------
 
@@ -322,7 +324,11 @@ class CoRTX:
 
         Attributions add up to f(x) - f(reference) when the model's output is known: from `outputs` (what the game's
         model gave for these rows), or from the model itself (one evaluation a row). With neither, the explainer
-        guesses the output, and ``explanation.outputs`` is None.
+        guesses the output, and ``explanation.outputs`` is None. Attributions of a probability lie between -1 and 1.
+
+        A `cortx.errors.StrangeRows` warns, once for each explainer, with the share of rows outside of what training
+        saw: a number beyond the training values by more than a quarter of their range, or a category that training
+        never had (``unseen="ignore"``); of images, such brightness, contrast or colour.
 
         Parameters
         ----------
@@ -342,6 +348,7 @@ class CoRTX:
         started = perf_counter()
         X = plain(X)
         table, spec = self._read(X), self.fitted.spec
+        self._told_of_strange = self._told_of_strange or self.seen.warn_of_strange(table)
         if tolerance is not None:
             confidence = 0.9 if confidence is None else confidence
             if isinstance(tolerance, (bool, str)) or not tolerance > 0:
@@ -383,6 +390,8 @@ class CoRTX:
                 row_budget=row_budget, seed=self.fitted.seed, show=progress,
             )  # fmt: skip
             evaluations += self._game.evaluations - spent
+        if bounds is not None and known is not None:
+            answer, bounds = _possible(answer, bounds, known - empty, largest_value(spec.output))
         single = len(spec.base_values) == 1
 
         def shown(array: Any) -> Any:
@@ -441,8 +450,10 @@ class CoRTX:
         else:
             empty = asked[:, 1]
         with torch.inference_mode():
-            total = network.guess_total(flat) if outputs is None else outputs.to(network.device, torch.float32) - empty
-            values: torch.Tensor = network(flat, total).values
+            if outputs is None:
+                outputs = possible_outputs(network.guess_total(flat) + empty, spec.output)
+            total = outputs.to(network.device, torch.float32) - empty
+            values: torch.Tensor = possible_values(network(flat, total).values, total, largest_value(spec.output))
             return values
 
     def prior(self, X: Any, outputs: Any) -> tuple[Array, Array]:
@@ -474,10 +485,18 @@ class CoRTX:
 
         In onnxruntime on a CPU where it is installed, which is faster (benchmarks/runtime.py), else in torch.
         """
+        outputs = self._guess_outputs(table, empty) if known is None else known
         session = self._onnxruntime()
         if session is None:
-            return self._torch_answer(table, known, empty, errors=errors)
-        outputs = self._guess_outputs(table, empty) if known is None else known
+            answer = self._torch_answer(table, outputs, empty, errors=errors)
+        else:
+            answer = self._session_answer(session, table, outputs, errors=errors)
+        most = largest_value(self.fitted.spec.output)
+        return replace(answer, values=possible_values(answer.values, outputs - empty, most))
+
+    def _session_answer(
+        self, session: Session, table: Table | Images, outputs: Array, *, errors: bool
+    ) -> Predicted:  # fmt: skip
         names = ["values", "active", *(("typical", "typical_row") if errors else ())]
         if "ranking" not in self.fitted.heads:
             values, active, *sizes = session.run(names, {"rows": table.matrix, "outputs": outputs})
@@ -512,9 +531,9 @@ class CoRTX:
                 for start in range(0, len(table), size)
             ]
             guessed: Array = torch.cat(parts).to(torch.float64).cpu().numpy() + empty
-        return guessed
+        return np.asarray(possible_outputs(guessed, self.fitted.spec.output))
 
-    def _torch_answer(self, table: Table | Images, known: Array | None, empty: Array, *, errors: bool) -> Predicted:
+    def _torch_answer(self, table: Table | Images, outputs: Array, empty: Array, *, errors: bool) -> Predicted:
         network = self.fitted.network
         shape = (len(table), network.n_players, network.n_outputs)
         values = np.empty(shape)
@@ -527,13 +546,9 @@ class CoRTX:
                 codes = torch.from_numpy(table.matrix[part]).to(network.device)
                 sharers = network.attribution.sharers(network.active(codes))
                 active[part] = sharers.cpu().numpy()
-                if known is None:
-                    answer = network(codes, network.guess_total(codes))
-                    values[part] = answer.values.cpu().numpy()
-                else:
-                    total = torch.from_numpy(known[part] - empty[part]).to(network.device)
-                    answer = network(codes, total.to(torch.float32))
-                    values[part] = exact_total(answer.values, total, sharers).cpu().numpy()
+                total = torch.from_numpy(outputs[part] - empty[part]).to(network.device)
+                answer = network(codes, total.to(torch.float32))
+                values[part] = exact_total(answer.values, total, sharers).cpu().numpy()
                 if ranking is not None:
                     ranking[part] = answer.ranking.cpu().numpy()
                 if typical is not None and typical_row is not None:
@@ -674,10 +689,17 @@ def usable_device(name: str) -> str:
     return name
 
 
+def _possible(answer: Predicted, bounds: Bounds, total: Array, most: float | None) -> tuple[Predicted, Bounds]:
+    """Refined values and all bounds, cut to what the output allows."""
+    values = possible_values(answer.values, total, most)
+    lower, upper, error = possible_bounds(bounds.lower, bounds.upper, bounds.error, values, total, most)
+    return replace(answer, values=values), replace(bounds, lower=lower, upper=upper, error=error)
+
+
 def _seen(fitted: Fitted, *, ignore: bool) -> Seen:
     schema, features = fitted.spec.schema, fitted.network.features
     if isinstance(schema, ImageSchema):
-        return Seen(schema, frozenset(), {}, ignore)
+        return Seen(schema, frozenset(), {}, ignore, fitted.profile.ranges)
     columns, values = features.known_column.cpu().numpy(), features.known_value.cpu().numpy()
     known = {j: np.sort(values[columns == j]) for j, column in enumerate(schema.columns) if column.categorical}
-    return Seen(schema, frozenset(features.missing.tolist()), known, ignore)
+    return Seen(schema, frozenset(features.missing.tolist()), known, ignore, fitted.profile.ranges)

@@ -32,6 +32,7 @@ from cortx.explainer.material import (
     rough_labels,
     stream_words,
 )
+from cortx.explainer.possible import largest_value, possible_values
 from cortx.explainer.profile import Profile, profile_of
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation, take_rows
@@ -218,6 +219,7 @@ def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels
         typical, typical_row = network.typical_errors(answer)
         active = network.active(codes)
         values = exact_total(answer.values, total, network.attribution.sharers(active))
+    values = possible_values(values, total, largest_value(game.model.output))
     errors = np.full_like(labels.values, np.nan) if labels.errors is None else labels.errors
     return calibrate(
         labels.values - values.cpu().numpy(),

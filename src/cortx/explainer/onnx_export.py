@@ -16,6 +16,7 @@ import torch
 from cortx.errors import need
 from cortx.explainer.onnx_graph import Graph, make_graph
 from cortx.explainer.portable_folder import Facts, check_target, write_folder
+from cortx.explainer.possible import largest_value
 from cortx.explainer.session import Session
 from cortx.images import ImageSchema
 from cortx.storage import local_path
@@ -40,7 +41,7 @@ def export(explainer: CoRTX, folder: str | Path, *, confidence: float | None, in
     calibration = None if int8 or confidence is None else fitted.calibration
     factors = None if calibration is None or confidence is None else calibration.factors(confidence)
     base_values = spec.base_values if spec.own_reference is None else None
-    graph = make_graph(fitted.network, base_values, factors=factors)
+    graph = make_graph(fitted.network, base_values, factors=factors, most=largest_value(spec.output))
     content: bytes = _model(graph).SerializeToString()
     loss = None
     if int8:

@@ -6,7 +6,7 @@ Written node by node, in milliseconds: `torch.onnx.export` takes seconds for the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cortx.errors import InputError, need
+from cortx.explainer.possible import HALVINGS
 from cortx.games.absent import own_image
 from cortx.images import ImageSchema
 from cortx.training.decoder import DecoderHead
@@ -31,7 +32,7 @@ Array = npt.NDArray[Any]
 Factors = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 OPSET, IR_VERSION = 18, 9
-FLOAT, DOUBLE = 1, 11
+FLOAT, INT64, BOOL, DOUBLE = 1, 7, 9, 11
 """TensorProto's own numbers, which never change."""
 
 
@@ -48,15 +49,34 @@ class Graph:
         self._constants: list[Any] = []
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
+        self._count = 0
         self.layers: list[str] = []
         """Names of the nodes that hold the network's own weights: those that int8 is for."""
 
     def __call__(self, operation: str, *inputs: str | Array, **attributes: Any) -> str:
-        name = f"{operation.lower()}_{len(self._nodes)}"
+        return self.several(operation, 1, *inputs, **attributes)[0]
+
+    def several(self, operation: str, outputs: int, *inputs: str | Array, **attributes: Any) -> list[str]:
+        """A node with more than one output."""
+        name = f"{operation.lower()}_{self._count}"
+        self._count += 1
+        names = [name, *(f"{name}_{k}" for k in range(1, outputs))]
         given = [self.constant(item, f"{name}.{i}") if not isinstance(item, str) else item
                  for i, item in enumerate(inputs)]  # fmt: skip
-        self._nodes.append(self._onnx.helper.make_node(operation, given, [name], name=name, **attributes))
-        return name
+        self._nodes.append(self._onnx.helper.make_node(operation, given, names, name=name, **attributes))
+        return names
+
+    def inner(self, make: Callable[..., Sequence[tuple[str, int]]], *inputs: tuple[int, list[Any]]) -> Any:
+        """A graph inside a node (If, Loop): `make` is given the names of its inputs, which are described by kind and
+        shape, and returns its outputs with their kinds."""
+        outer, self._nodes = self._nodes, []
+        names = [f"inner_{self._count}_{k}" for k in range(len(inputs))]
+        self._count += 1
+        info = self._onnx.helper.make_tensor_value_info
+        takes = [info(name, kind, shape) for name, (kind, shape) in zip(names, inputs, strict=True)]
+        gives = [info(self("Identity", value), kind, None) for value, kind in make(*names)]
+        nodes, self._nodes = self._nodes, outer
+        return self._onnx.helper.make_graph(nodes, f"inner_{self._count}", takes, gives)
 
     def layer(self, operation: str, *inputs: str | Array, **attributes: Any) -> str:
         """A node with weights of the network."""
@@ -93,6 +113,7 @@ def make_graph(
     *,
     factors: Factors | None = None,
     inside: bool = False,
+    most: float | None = None,
 ) -> Graph:
     """Inputs "rows" (n, columns) and "outputs" (n, outputs); output "values" (n, players, outputs), float64.
 
@@ -100,7 +121,8 @@ def make_graph(
     and an output "references" (n, numbers). With `factors` (of a row's distance, of its bands) come "lower_bounds",
     "upper_bounds" and "error_bound"; they are the defaults of the inputs "row_factor" and "band_factor", (outputs,)
     each. `inside` gives what `CoRTX` itself needs instead: "active" (n, players), typical errors, and the
-    "ranking_logits" (n, positions, players, outputs) of a ranking head.
+    "ranking_logits" (n, positions, players, outputs) of a ranking head. Values and bounds are cut to what is possible
+    within -most..most (`explainer.possible`).
     """
     graph, n_outputs = Graph(), network.n_outputs
     shape = ("n", network.n_players, n_outputs)
@@ -120,14 +142,18 @@ def make_graph(
         active = graph("Or", active, np.array(True))
     share = graph("Unsqueeze", graph("Cast", active, to=DOUBLE), np.array([2]))  # (n, players, 1)
     count = graph("ReduceSum", share, np.array([1]))  # (n, 1, 1)
-    values = _efficient(graph, scores, total, share, count)
+    scored = values = _efficient(graph, scores, total, share, count)
+    limit = None
+    if most is not None:
+        limit = graph("Unsqueeze", graph("Max", graph("Abs", total), np.array(most)), np.array([1]))  # (n, 1, outputs)
+        values = _possible(graph, scored, total, share, limit)
     graph.output("values", values, DOUBLE, *shape)
     if own is not None:
         graph.output("references", own, FLOAT, "n", columns)
     if inside:
-        graph.output("active", active, 9, "n", network.n_players)
+        graph.output("active", active, BOOL, "n", network.n_players)
     if inside or factors is not None:
-        typical, typical_row = _typical(graph, network, hidden, values)
+        typical, typical_row = _typical(graph, network, hidden, scored)
         if inside:
             graph.output("typical", typical, DOUBLE, *shape)
             graph.output("typical_row", typical_row, DOUBLE, "n", n_outputs)
@@ -138,8 +164,13 @@ def make_graph(
         open_ = graph("Cast", graph("Greater", count, np.array(1.0)), to=DOUBLE)  # (n, 1, 1)
         reach = graph("Mul", graph("Mul", typical, band_factor), graph("Mul", share, open_))
         error = graph("Mul", graph("Mul", typical_row, row_factor), graph("Squeeze", open_, np.array([2])))
-        graph.output("lower_bounds", graph("Sub", values, reach), DOUBLE, *shape)
-        graph.output("upper_bounds", graph("Add", values, reach), DOUBLE, *shape)
+        lower, upper = graph("Sub", values, reach), graph("Add", values, reach)
+        if limit is not None:
+            lower, upper = graph("Max", lower, graph("Neg", limit)), graph("Min", upper, limit)
+            far = graph("Mul", graph("Add", graph("Abs", values), limit), share)
+            error = graph("Min", error, graph("ReduceL2", far, np.array([1]), keepdims=0))
+        graph.output("lower_bounds", lower, DOUBLE, *shape)
+        graph.output("upper_bounds", upper, DOUBLE, *shape)
         graph.output("error_bound", error, DOUBLE, "n", n_outputs)
     return graph
 
@@ -432,6 +463,34 @@ def _efficient(graph: Graph, scores: str, total: str, share: str, count: str) ->
     gap = graph("Sub", graph("Unsqueeze", total, np.array([1])), graph("ReduceSum", values, np.array([1])))
     spread = graph("Mul", graph("Div", gap, graph("Max", count, np.array(1.0))), share)
     return graph("Add", values, spread)
+
+
+def _possible(graph: Graph, values: str, total: str, share: str, limit: str) -> str:
+    """`possible.possible_values` in ONNX; the search for the shift runs only where some value is impossible."""
+    total = graph("Unsqueeze", total, np.array([1]))
+    far = graph("Cast", graph("Greater", graph("Abs", values), limit), to=FLOAT)
+    wrong = graph("Greater", graph("ReduceMax", far, np.array([1])), np.array(0, dtype=np.float32))  # (n, 1, outputs)
+
+    def cut(shift: str) -> str:
+        shifted = graph("Sub", values, shift)
+        return graph("Mul", graph("Max", graph("Min", shifted, limit), graph("Neg", limit)), share)
+
+    def halve(_turn: str, go_on: str, shift: str, step: str) -> list[tuple[str, int]]:
+        above = graph("Greater", graph("ReduceSum", cut(shift), np.array([1])), total)
+        moved = graph("Add", shift, graph("Where", above, step, graph("Neg", step)))
+        return [(go_on, BOOL), (moved, DOUBLE), (graph("Mul", step, np.array(0.5)), DOUBLE)]
+
+    def project() -> list[tuple[str, int]]:
+        start = graph("Mul", total, np.array(0.0))
+        step = graph("Add", graph("ReduceMax", graph("Abs", values), keepdims=0), graph("ReduceMax", limit, keepdims=0))
+        body = graph.inner(halve, (INT64, []), (BOOL, [1]), (DOUBLE, ["n", 1, "outputs"]), (DOUBLE, [1]))
+        step = graph("Reshape", step, np.array([1]))
+        shift, _ = graph.several("Loop", 2, np.array(HALVINGS), np.array([True]), start, step, body=body)
+        return [(graph("Where", wrong, cut(shift), values), DOUBLE)]
+
+    some = graph("Greater", graph("ReduceMax", far, keepdims=0), np.array(0, dtype=np.float32))
+    as_they_are = graph.inner(lambda: [(values, DOUBLE)])
+    return graph("If", some, then_branch=graph.inner(project), else_branch=as_they_are)
 
 
 def _typical(graph: Graph, network: ExplainerNetwork, hidden: str, values: str) -> tuple[str, str]:

@@ -59,6 +59,7 @@ class Facts:
                 "missing": sorted(self.seen.missing),
                 "known_codes": {str(j): codes.tolist() for j, codes in self.seen.known.items()},
                 "unseen": "ignore" if self.seen.ignore else "error",
+                "ranges": _ranges_to_json(self.seen.ranges),
             },
             "confidence": self.confidence,
             "calibration": None if self.calibration is None else _calibration_to_json(self.calibration),
@@ -77,6 +78,7 @@ class Facts:
                 missing=frozenset(int(j) for j in seen["missing"]),
                 known={int(j): np.array(codes, dtype=np.float64) for j, codes in seen["known_codes"].items()},
                 ignore=seen["unseen"] == "ignore",
+                ranges=_ranges_from_json(seen.get("ranges")),
             ),
             players=tuple(data["players"]),
             columns=tuple(data["player_of_column"]),
@@ -88,6 +90,17 @@ class Facts:
             confidence=data["confidence"],
             int8=data["int8"],
         )
+
+
+def _ranges_to_json(ranges: Array | None) -> list[list[float] | None] | None:
+    """The least and the most of each column; null for categories."""
+    return None if ranges is None else [None if np.isnan(low) else [low, high] for low, high in ranges.T.tolist()]
+
+
+def _ranges_from_json(data: list[list[float] | None] | None) -> Array | None:
+    if data is None:
+        return None
+    return np.array([[np.nan, np.nan] if ends is None else ends for ends in data], dtype=np.float64).T
 
 
 def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:

@@ -59,6 +59,14 @@ class Profile:
     rows: int
     columns: tuple[Numbers | Categories, ...]
 
+    @property
+    def ranges(self) -> Array:
+        """(2, columns): the least and the most known value of each column, NaN for categories and empty columns."""
+        ends = [
+            (c.grid[0], c.grid[-1]) if isinstance(c, Numbers) and c.grid else (np.nan, np.nan) for c in self.columns
+        ]
+        return np.array(ends, dtype=np.float64).T
+
     def to_json(self) -> dict[str, Any]:
         kinds = {Numbers: "number", Categories: "category"}
         return {"rows": self.rows, "columns": [{"kind": kinds[type(c)], **asdict(c)} for c in self.columns]}

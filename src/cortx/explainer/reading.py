@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import InputError
-from cortx.images import Images, ImageSchema, read_like
+from cortx.errors import InputError, StrangeRows
+from cortx.images import Images, ImageSchema, described, read_like
 from cortx.tables import RowError, Schema, Table
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 LARGEST_OUTPUT = 1e30
 """Of a model's outputs: the network computes with them in float32, which ends at 3e38."""
+MARGIN = 0.25
+"""How far outside the training values a number may lie, as a share of their range, before it counts as strange."""
+NAMES_IN_TEXT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +34,9 @@ class Seen:
     """Column -> its codes in ascending order; columns of numbers are not in it."""
     ignore: bool
     """Whether a category that is not known is let through."""
+    ranges: Array | None = None
+    """(2, columns): the least and the most of each column's training values, NaN for categories; of images, of their
+    statistics. Portable folders of the first version do not know them."""
 
     def read(self, X: Any) -> Table | Images:
         """Rows in the explainer's own codes; what no training row was like is refused."""
@@ -75,6 +82,42 @@ class Seen:
         known = np.zeros(len(column.values), dtype=bool)  # a look-up is many times faster than np.isin
         known[self.known[j].astype(np.intp)] = True
         return gaps, ~known[numbers.astype(np.intp)]
+
+    def strange(self, table: Table | Images) -> BoolArray:
+        """(rows, columns): where a value is outside of what training saw.
+
+        A number is, if it lies farther outside the least and the most training value than `MARGIN` times their
+        distance; a category, if no training row had it (and `ignore` lets it through).
+        """
+        described_ = described(table)
+        found = np.zeros(described_.matrix.shape, dtype=bool)
+        if self.ranges is not None:
+            reach = MARGIN * (self.ranges[1] - self.ranges[0])
+            low, high = self.ranges[0] - reach, self.ranges[1] + reach
+            found |= (described_.matrix < low) | (described_.matrix > high)  # NaN is neither
+        if self.ignore and isinstance(table, Table):
+            strict = replace(self, ignore=False)
+            for j in self.known:
+                found[:, j] |= strict.unknown(table, j)[1]
+        return found
+
+    def warn_of_strange(self, table: Table | Images) -> bool:
+        """Warns if any row is outside of what training saw, with the share of such rows; whether it did."""
+        found = self.strange(table)
+        if not found.any():
+            return False
+        rows, columns = int(found.any(axis=1).sum()), np.flatnonzero(found.any(axis=0))
+        order = columns[np.argsort(-found.sum(axis=0)[columns], kind="stable")][:NAMES_IN_TEXT]
+        names = ", ".join(repr(described(table).schema.columns[j].name) for j in order)
+        more = f" and {len(columns) - len(order)} more" if len(columns) > len(order) else ""
+        warnings.warn(
+            f"{rows:,} of {len(found):,} rows ({rows / len(found):.1%}) lie outside of what training saw, in "
+            f"{names}{more}: the explainer guesses there, and bounds promise nothing; see explainer.evaluate(X), or "
+            "fit again with such rows (said once)",
+            StrangeRows,
+            stacklevel=3,
+        )
+        return True
 
     @cached_property
     def _categories(self) -> frozenset[int]:
