@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import audit, memory, speed
+from benchmarks import audit, memory, side_by_side, speed
 from cortx.errors import InputError
 from cortx.paper.census import data_folder
 
@@ -13,6 +13,7 @@ def main() -> None:
     speed.main()
     memory.main()
     audit.main()
+    side_by_side.main()
     try:
         data_folder()
     except InputError as error:

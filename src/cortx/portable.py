@@ -28,7 +28,7 @@ Array = npt.NDArray[np.float64]
 
 
 def load(folder: str | Path, *, threads: int = 0) -> Portable:
-    """Reads what `CoRTX.to_onnx` wrote; `threads` is what one call may use, by default all cores.
+    """Reads what `CoRTX.to_onnx` wrote; `threads` is what one call may use, by default one for each available CPU.
 
     Raises `ArtifactError` for a missing, foreign, damaged or newer folder.
     """

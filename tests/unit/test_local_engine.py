@@ -32,10 +32,11 @@ from tests.engine_jobs import (
 )
 
 from cortx.distributed.engines import make_engine, shares
-from cortx.distributed.local import LocalEngine, usable_cores
+from cortx.distributed.local import LocalEngine
 from cortx.distributed.todo import Todo, not_opened
 from cortx.distributed.work import MOST_DEATHS, Task
 from cortx.errors import EngineError, InputError
+from cortx.threads import available_cpus
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -80,7 +81,7 @@ def test_workers_take_the_devices_in_turn(tmp_path: Path) -> None:
 
 
 def test_how_many_workers_by_default() -> None:
-    assert LocalEngine().workers == usable_cores() == len(os.sched_getaffinity(0))
+    assert LocalEngine().workers == available_cpus() == len(os.sched_getaffinity(0))
     assert LocalEngine(devices=("cuda:0", "cuda:1")).workers == 2
     assert LocalEngine(workers=0).workers == 1
 
@@ -258,9 +259,9 @@ def test_tensors_travel_by_value() -> None:
 
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    for workers in (1, usable_cores(), 4 * usable_cores()):
+    for workers in (1, available_cpus(), 4 * available_cpus()):
         done = next(LocalEngine(workers).run(Answers(thread_settings), tasks_of(workers)))
-        assert int(done.result) == max(1, usable_cores() // workers)
+        assert int(done.result) == max(1, available_cpus() // workers)
     assert "OMP_NUM_THREADS" not in os.environ
     monkeypatch.setenv("OMP_NUM_THREADS", "5")  # what the user has set stays
     assert next(LocalEngine(1).run(Answers(thread_settings), tasks_of(1))).result == "5"
@@ -270,7 +271,7 @@ def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torch_takes_the_threads_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    done = next(LocalEngine(usable_cores()).run(Answers(torch_threads), tasks_of(usable_cores())))
+    done = next(LocalEngine(available_cpus()).run(Answers(torch_threads), tasks_of(available_cpus())))
     assert done.result == 1
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from cortx.distributed.todo import Held, Stillbirths, Todo, attempt, not_opened, told
 from cortx.distributed.work import MOST_DEATHS, Done, Job, Task, Work, failed
 from cortx.errors import CortxError, EngineError, InputError
+from cortx.threads import available_cpus
 
 THREAD_SETTINGS = (
     "OMP_NUM_THREADS",
@@ -44,9 +45,9 @@ _CONTEXT = multiprocessing.get_context("spawn")
 class LocalEngine:
     """Worker processes on this machine; each loads the model once and shares the cores' threads with the others.
 
-    `workers` is by default the number of usable cores, or one for each of `devices` where those are not the CPU;
-    workers take the devices in turn. ``workers=0`` does everything in this process: for debugging, and for models that
-    cannot travel to another one.
+    `workers` is by default the number of available CPUs (affinity, cgroup quota), or one for each of `devices` where
+    those are not the CPU; workers take the devices in turn. ``workers=0`` does everything in this process: for
+    debugging, and for models that cannot travel to another one.
     """
 
     name = "local"
@@ -56,7 +57,7 @@ class LocalEngine:
         if not self.devices:
             raise InputError("devices is empty; expected at least one, for example ('cpu',) or ('cuda:0', 'cuda:1')")
         if workers is None:
-            workers = usable_cores() if set(self.devices) == {"cpu"} else len(self.devices)
+            workers = available_cpus() if set(self.devices) == {"cpu"} else len(self.devices)
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
             raise InputError(f"workers must be a whole number, 0 (in this process) or more, got {workers!r}")
         self.in_process = workers == 0
@@ -86,11 +87,6 @@ def _check_script() -> None:
             "worker processes import the script that starts them, and this one, "
             f"{path}, is no file; save it as one, or use LocalEngine(workers=0)"
         )
-
-
-def usable_cores() -> int:
-    """The cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _here(job: Job, tasks: Iterable[Task], device: str) -> Iterator[Done]:
@@ -202,7 +198,7 @@ class _Pool:
             target=_serve, args=(theirs, device, SAFE_PATH in os.environ), name=f"cortx worker on {device}", daemon=True
         )
         try:
-            with _thread_settings(max(1, usable_cores() // self.size)), _safe_path():
+            with _thread_settings(max(1, available_cpus() // self.size)), _safe_path():
                 process.start()
         except OSError as error:
             ours.close()

@@ -15,10 +15,10 @@ from functools import cached_property
 from time import monotonic
 from typing import Any
 
-from cortx.distributed.local import usable_cores
 from cortx.distributed.todo import Held, Stillbirths, Todo, attempt, not_opened, told
 from cortx.distributed.work import MOST_DEATHS, Done, Job, Task, Work, failed
 from cortx.errors import CortxError, EngineError, InputError, need
+from cortx.threads import available_cpus
 from cortx.version import __version__
 
 IN_FLIGHT = 2
@@ -61,7 +61,7 @@ class RayEngine:
         if self.most is not None:
             return self.most
         if self.address == "local" and not ray.is_initialized():
-            return usable_cores()
+            return available_cpus()
         with ray_running(self.address, gpus=self.gpus):
             return _room(ray, self.gpus)
 
@@ -111,7 +111,7 @@ def ray_running(address: str, workers: int | None = None, gpus: float = 0.0) -> 
     try:
         if address == "local":
             os.environ.setdefault("RAY_enable_metrics_collection", "0")
-            ray.init(address="local", num_cpus=workers or usable_cores(), include_dashboard=False, **quiet)
+            ray.init(address="local", num_cpus=workers or available_cpus(), include_dashboard=False, **quiet)
         else:
             _check_reachable(address)
             ray.init(address=address, **quiet)

@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cortx.distributed.local import usable_cores
 from cortx.distributed.todo import attempt, not_opened
 from cortx.distributed.work import MOST_DEATHS, Done, Job, Task, Work, died, failed
 from cortx.errors import CortxError, EngineError, InputError, need
+from cortx.threads import available_cpus
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -54,7 +54,7 @@ class SparkEngine:
         if self.most is not None:
             return self.most
         session = self._there()
-        return usable_cores() if session is None else int(_context(session).defaultParallelism)
+        return available_cpus() if session is None else int(_context(session).defaultParallelism)
 
     def run(self, job: Job, tasks: Iterable[Task]) -> Iterator[Done]:
         """Yields each task as it is finished, whatever the order."""
@@ -225,7 +225,7 @@ def start_session(master: str | None = None, workers: int | None = None) -> Spar
     settings = {"spark.app.name": "cortx", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     environment = {}
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has chosen the master already
-        master = f"local[{workers or usable_cores()},{MOST_DEATHS}]"
+        master = f"local[{workers or available_cpus()},{MOST_DEATHS}]"
     if master is not None:
         settings["spark.master"] = master
     if master is not None and master.startswith("local"):

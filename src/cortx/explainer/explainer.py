@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,7 @@ from cortx.games import Game
 from cortx.images import Images, ImageSchema
 from cortx.storage import local_path
 from cortx.tables import Table, plain
+from cortx.threads import limited, torch_threads
 from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
 from cortx.training.heads.ranking import RankingHead
@@ -43,6 +46,19 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 ROWS_AT_A_TIME = 8_192
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _on_its_threads(method: Callable[Concatenate[CoRTX, P], T]) -> Callable[Concatenate[CoRTX, P], T]:
+    """A method that computes with the threads that the explainer was given."""
+
+    @wraps(method)
+    def limited_to_them(explainer: CoRTX, /, *args: P.args, **named: P.kwargs) -> T:
+        with limited(explainer.threads):
+            return method(explainer, *args, **named)
+
+    return limited_to_them
 
 
 class CoRTX:
@@ -65,6 +81,10 @@ class CoRTX:
     device:
         Where the network is trained and explains: "cpu", or another name that torch knows, such as "cuda". The model
         stays where it is. `to` moves a fitted explainer.
+    threads:
+        Threads that fitting and explaining use; by default CORTX_THREADS, or else as many as there are CPUs (affinity,
+        the container's quota), at most OMP_NUM_THREADS and what ``torch.set_num_threads`` says, and one for work in
+        small operations, such as training on a table. Numbers differ by rounding at most. It is not saved.
     """
 
     def __init__(
@@ -76,6 +96,7 @@ class CoRTX:
         unseen: Literal["error", "ignore"] = "error",
         seed: int = 0,
         device: str = "cpu",
+        threads: int | None = None,
     ) -> None:
         self.recipe = recipe
         self.heads = heads
@@ -83,6 +104,7 @@ class CoRTX:
         self.unseen = unseen
         self.seed = seed
         self.device = device
+        self.threads = threads
         self._fitted: Fitted | None = None
         self._game: Game | None = None
         self._store: LabelStore | None = None
@@ -97,7 +119,10 @@ class CoRTX:
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's tools expect them."""
         del deep
-        return {name: getattr(self, name) for name in ("recipe", "heads", "positives", "unseen", "seed", "device")}
+        return {
+            name: getattr(self, name)
+            for name in ("recipe", "heads", "positives", "unseen", "seed", "device", "threads")
+        }
 
     def set_params(self, **params: Any) -> CoRTX:
         for name, value in params.items():
@@ -106,6 +131,7 @@ class CoRTX:
             setattr(self, name, value)
         return self
 
+    @_on_its_threads
     def fit(
         self,
         game: Game,
@@ -201,6 +227,7 @@ class CoRTX:
         recipe = self.resolved_recipe(images=game.of_images)
         return make_plan(game, game.rows(X), budget, recipe, int(self.seed))
 
+    @_on_its_threads
     def calibrate(self, rows: Any, *, row_budget: int | None = None, progress: bool | None = None) -> CoRTX:
         """Makes the bounds of ``explain(confidence=...)`` from rows that the fit has not seen, and keeps them.
 
@@ -310,6 +337,7 @@ class CoRTX:
     def __call__(self, X: Any, outputs: Any = None, *, confidence: float | None = None) -> Explanation:
         return self.explain(X, outputs, confidence=confidence)
 
+    @_on_its_threads
     def explain(
         self,
         X: Any,
@@ -416,6 +444,7 @@ class CoRTX:
             refined=None if bounds is None else bounds.refined,
         )
 
+    @_on_its_threads
     def attribute(self, images: torch.Tensor, outputs: torch.Tensor | None = None) -> torch.Tensor:
         """Attributions of images that are on the explainer's device already: a tensor, (images, players, outputs).
 
@@ -456,6 +485,7 @@ class CoRTX:
             values: torch.Tensor = possible_values(network(flat, total).values, total, largest_value(spec.output))
             return values
 
+    @_on_its_threads
     def prior(self, X: Any, outputs: Any) -> tuple[Array, Array]:
         """Attributions and how far off each usually is, (rows, players, outputs): where an estimator may start.
 
@@ -515,11 +545,12 @@ class CoRTX:
     def _onnxruntime(self) -> Session | None:
         """The network in onnxruntime, made at the first call: it takes milliseconds. None where torch must do."""
         fitted = self.fitted
-        key = (fitted.network, torch.get_num_threads())
+        threads = torch_threads(self.threads)
+        key = (fitted.network, threads)
         if self._session is None or self._session[0] != key:
             from cortx.explainer.onnx_export import session_for
 
-            self._session = key, session_for(fitted.network, fitted.spec.base_values)
+            self._session = key, session_for(fitted.network, fitted.spec.base_values, threads)
         return self._session[1]
 
     def _guess_outputs(self, table: Table | Images, empty: Array) -> Array:
@@ -556,6 +587,7 @@ class CoRTX:
                     typical[part], typical_row[part] = by_value.cpu().numpy(), by_row.cpu().numpy()
         return Predicted(values, ranking, typical, typical_row, active)
 
+    @_on_its_threads
     def latent(self, X: Any) -> npt.NDArray[np.float32]:
         """The latent explanation of rows, (rows, latent); it needs neither the model nor its outputs."""
         network = self.fitted.network
@@ -637,6 +669,7 @@ class CoRTX:
 
         return export(self, folder, confidence=confidence, int8=int8, rows=rows)
 
+    @_on_its_threads
     def evaluate(
         self,
         X: Any,

@@ -18,6 +18,7 @@ from cortx.images import ImageSchema, read_like
 from cortx.metrics import l2_distance
 from cortx.seeding import torch_generator
 from cortx.tables import Schema, Table
+from cortx.threads import work
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.difficulty import fit_difficulty
 from cortx.training.features import fit_features
@@ -63,6 +64,21 @@ def learn(
     together: Processes = ALONE,
 ) -> Learned:
     """Pre-trains the encoder, trains the heads, and learns where the network errs."""
+    with work(large=game.of_images):
+        return _learn(game, material, recipe, heads, seed, device, checkpoint, show, together)
+
+
+def _learn(
+    game: Game,
+    material: Material,
+    recipe: Recipe,
+    heads: tuple[str, ...],
+    seed: int,
+    device: str,
+    checkpoint: Checkpoint,
+    show: bool | None,
+    together: Processes,
+) -> Learned:
     network, schema = _network(game, material, recipe, heads, seed)
     settle(network, device)
     if isinstance(network, ImageNetwork) and material.stream is not None:

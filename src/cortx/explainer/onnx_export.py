@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from cortx.errors import need
 from cortx.explainer.onnx_graph import Graph, make_graph
@@ -68,13 +67,13 @@ def export(explainer: CoRTX, folder: str | Path, *, confidence: float | None, in
     return write_folder(folder, content, facts)
 
 
-def session_for(network: ExplainerNetwork, base_values: Array) -> Session | None:
+def session_for(network: ExplainerNetwork, base_values: Array, threads: int) -> Session | None:
     """The network in onnxruntime for `CoRTX` itself, or None where torch must do: see `runs_inside`."""
     if not runs_inside(network):
         return None
     graph = make_graph(network, base_values, inside=True)
     images = isinstance(network, ImageNetwork)
-    return Session(_model(graph).SerializeToString(), images=images, threads=torch.get_num_threads())
+    return Session(_model(graph).SerializeToString(), images=images, threads=threads)
 
 
 def runs_inside(network: ExplainerNetwork) -> bool:

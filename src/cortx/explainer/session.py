@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from cortx.errors import need
 from cortx.onnx_files import check_self_contained
+from cortx.threads import available_threads
 
 ROWS_AT_A_TIME = 256
 """Rows of a table in one run."""
@@ -25,7 +26,7 @@ Feeds = Mapping[str, npt.NDArray[Any]]
 
 
 class Session:
-    """An open graph. `threads` is what one call may use: by default all cores.
+    """An open graph. `threads` is what one call may use: by default `available_threads`.
 
     Parts of a table run side by side, each on one thread: they wait for nobody, and the numbers do not depend on how
     many threads there are. The layers of an image network are large enough to be shared by the threads.
@@ -34,7 +35,7 @@ class Session:
     def __init__(self, graph: bytes, *, images: bool, threads: int = 0) -> None:
         check_self_contained(graph)
         self._graph, self._images = graph, images
-        self._threads = threads or _cores()
+        self._threads = threads or available_threads()
         self._open()
 
     def _open(self) -> None:
@@ -46,6 +47,7 @@ class Session:
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 3
         settings.intra_op_num_threads = self._threads if self._images else 1
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it takes cores from others
         self._session: Any = onnxruntime.InferenceSession(self._graph, settings, providers=["CPUExecutionProvider"])
         self._outputs = {output.name: output for output in self._session.get_outputs()}
         self._needed: Any = onnxruntime.RunOptions()
@@ -86,8 +88,3 @@ class Session:
         for _ in map(fill, starts) if self._pool is None else self._pool.map(fill, starts):
             pass
         return results
-
-
-def _cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

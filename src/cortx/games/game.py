@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,27 @@ from cortx.games.models import Model, Output, Precision, adapt
 from cortx.games.players import Groups, ImagePlayers, Patches, Players, Segments, coalition_words, make_players
 from cortx.images import Images, ImageSchema, read_images
 from cortx.tables import FRAMES, Matrix, Schema, Table, convert_schema, plain, read_table, reference_row, write_table
+from cortx.threads import work
 
 BoolArray = npt.NDArray[np.bool_]
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+P = ParamSpec("P")
+T = TypeVar("T")
 MIB = 2**20
 IMAGE_COPIES = 40
 """How many float32 copies of an image a convolutional network holds at a time, about."""
+
+
+def _on_its_threads(method: Callable[Concatenate[Game, P], T]) -> Callable[Concatenate[Game, P], T]:
+    """A method that asks the model, with as many of torch's threads as the model's operations are worth."""
+
+    @wraps(method)
+    def asked(game: Game, /, *args: P.args, **named: P.kwargs) -> T:
+        with work(large=game.model.large):
+            return method(game, *args, **named)
+
+    return asked
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,12 +360,14 @@ class Game:
         """v(all players), (rows, outputs): the model's own output."""
         return self.outputs_of(rows.table)
 
+    @_on_its_threads
     def outputs_of(self, table: Table | Images) -> Array:
         """The model's outputs for a table, (rows, outputs), in chunks."""
         # Copies: a model that changes its input in place must not change ours.
         parts = [self._predict(table.matrix[part].copy(), table.schema) for part in _slices(len(table), self._chunk)]
         return np.concatenate(parts)
 
+    @_on_its_threads
     def values(
         self, rows: Rows, coalitions: BoolArray, *, distinct: bool = False, spent: IntArray | None = None
     ) -> Array:
@@ -401,6 +417,7 @@ class Game:
             result[part] = self._masked(matrix, masks, rows.table.schema)[:, 0]
         return result[inverse]
 
+    @_on_its_threads
     def values_of(self, matrix: torch.Tensor, coalitions: torch.Tensor, *, check: bool = True) -> torch.Tensor:
         """v(S) of images, all on the model's device: (n, numbers), (n, k, players) bool to (n, k, outputs) float32.
 

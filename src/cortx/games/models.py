@@ -18,6 +18,7 @@ import torch
 from cortx.errors import ClippedOutputs, InputError, ModelError, need
 from cortx.onnx_files import check_own_folder
 from cortx.tables import FRAMES
+from cortx.threads import torch_threads
 
 Output = Literal["auto", "probability", "log-odds", "raw"]
 Precision = Literal["float16", "bfloat16"] | None
@@ -26,6 +27,8 @@ Array = npt.NDArray[np.float64]
 
 # Probabilities are kept this far from 0 and 1 before their log-odds are taken: within -16.1 and 16.1.
 LOG_ODDS_MARGIN = 1e-7
+LARGE_WEIGHT = 2**16
+"""Numbers in a weight from which several threads gain: 4,096 rows through it take a core some ten milliseconds."""
 
 
 class Model(ABC):
@@ -40,6 +43,8 @@ class Model(ABC):
     frames: tuple[str, ...] = FRAMES
     """The kinds of table it takes; rows of another kind are converted to the first."""
     _told_of_clipping = False
+    large: bool = True
+    """Whether its operations are large enough to be shared by torch's threads (`cortx.threads`)."""
 
     def __init__(self, output: Output) -> None:
         self.output: Output = output
@@ -162,6 +167,7 @@ class TorchModel(Model):
         # work around the passes is done for many of them at once.
         self.pass_rows = 4_096 if self.device.type == "cpu" else 262_144
         self.chunk_rows = 16 * self.pass_rows if self.device.type == "cpu" else self.pass_rows
+        self.large = _is_large(module)
 
     def outputs(self, batch: torch.Tensor) -> torch.Tensor:
         with evaluating(self.module), torch.inference_mode():
@@ -194,6 +200,18 @@ class TorchModel(Model):
                 logits = logits.reshape(1)
             parts.append(logits)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _is_large(module: torch.nn.Module) -> bool:
+    """Whether it has a large weight, convolutions, which use a weight many times, or layers nobody can see."""
+    for part in module.modules():
+        if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+            continue  # a row takes a few of its numbers
+        if isinstance(part, (torch.nn.modules.conv._ConvNd, torch.jit.ScriptModule)):
+            return True
+        if any(weight.numel() >= LARGE_WEIGHT for weight in part.parameters(recurse=False)):
+            return True
+    return False
 
 
 class CallableModel(Model):
@@ -420,7 +438,8 @@ class OnnxModel(Model):
             if not Path(model).is_file():
                 raise InputError(f"there is no ONNX file {str(model)!r}")
             settings = onnxruntime.SessionOptions()
-            settings.intra_op_num_threads = torch.get_num_threads()  # one place says how many threads a process uses
+            settings.intra_op_num_threads = torch_threads()
+            settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it takes cores from others
             try:
                 graph = Path(model).read_bytes()
                 opened = str(model) if check_own_folder(Path(model), graph) else graph

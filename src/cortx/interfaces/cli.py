@@ -29,6 +29,7 @@ from cortx.interfaces.options import (
     OutputName,
     OutputOption,
     TargetOption,
+    ThreadsOption,
     WorkersOption,
     log_to_stderr,
     read_groups,
@@ -170,6 +171,7 @@ def fit(
             show_default="0.15",
         ),
     ] = None,
+    threads: ThreadsOption = None,
 ) -> None:
     """Fit an explainer for a model, and save it as a folder.
 
@@ -208,7 +210,7 @@ def fit(
 
         fit_folder(
             model, table, out, labels=labels_from, recipe=recipe, heads=chosen, unseen=unseen, seed=seed,
-            checkpoint=checkpoint, calibration_share=calibration_share,
+            checkpoint=checkpoint, calibration_share=calibration_share, threads=threads,
         )  # fmt: skip
         return
     if table.is_dir():
@@ -223,7 +225,7 @@ def fit(
 
     game = _game(loaded, rows, reference, background, drop or [], output=output, target=read_target(target),
                  groups=groups, categorical=categorical or [], frame=frame)  # fmt: skip
-    explainer = CoRTX(recipe, heads=chosen, unseen=unseen, seed=seed)
+    explainer = CoRTX(recipe, heads=chosen, unseen=unseen, seed=seed, threads=threads)
     if labels is None and sys.stderr.isatty():  # elsewhere the log has it
         typer.echo(str(explainer.plan(game, rows, budget)), err=True)
     explainer.fit(game, rows, budget=budget, n_labels=labels, checkpoint=checkpoint)
@@ -309,6 +311,7 @@ def explain(
     workers: WorkersOption = None,
     address: AddressOption = None,
     gpus_per_worker: GpusOption = 0.0,
+    threads: ThreadsOption = None,
 ) -> None:
     """Explain every row of a table.
 
@@ -332,7 +335,7 @@ def explain(
     if engine is not None or "://" in table or Path(table).is_dir():
         for option, value in (
             ("--plot", plot), ("--tolerance", tolerance), ("--row-budget", row_budget), ("--reasons", reasons),
-            ("--exclude", exclude), ("--direction", direction), ("--output", output),
+            ("--exclude", exclude), ("--direction", direction), ("--output", output), ("--threads", threads),
         ):  # fmt: skip
             if value not in (None, []):
                 raise InputError(f"{option} is for a single file; leave it out, or explain a file without --engine")
@@ -345,7 +348,7 @@ def explain(
         raise InputError("--workers, --address and --gpus-per-worker are for folders; give --engine too")
     _explain_file(
         explainer, local_path(table, "TABLE"), local_path(out, "--out"), model, outputs, top, plot, confidence,
-        tolerance, row_budget, reasons, exclude, direction, output,
+        tolerance, row_budget, reasons, exclude, direction, output, threads,
     )  # fmt: skip
 
 
@@ -364,6 +367,7 @@ def _explain_file(
     exclude: list[str] | None,
     direction: Direction | None,
     output: str | None,
+    threads: int | None,
 ) -> None:
     """A table that fits into memory, into one file."""
     from cortx.explained import explanation_frame
@@ -373,7 +377,7 @@ def _explain_file(
     if model is not None and outputs:
         raise InputError("--model and --outputs both give the model's output; use one of them")
     _check_explain_options(top, reasons, tolerance, row_budget, exclude, direction, output)
-    loaded = load(explainer, None if model is None else load_model(model))
+    loaded = load(explainer, None if model is None else load_model(model)).set_params(threads=threads)
     rows = read_file(table)
     known = _output_columns(rows, outputs, table)
     if reasons is not None and confidence is None and (known is not None or model is not None):

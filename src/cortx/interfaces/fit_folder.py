@@ -31,6 +31,7 @@ def fit_folder(
     device: str = "cpu",
     progress: bool | None = None,
     buffer_rows: int | None = None,
+    threads: int | None = None,
 ) -> CoRTX:
     """Fits an explainer to the Parquet files of a folder, calibrates its bounds and saves it.
 
@@ -60,7 +61,7 @@ def fit_folder(
             f"takes at least {LEAST_LABELS}; label more rows (`cortx label`), raise --calibration-share, or fit "
             "without bounds (--calibration-share 0)"
         )
-    explainer = CoRTX(recipe, heads=heads, unseen=unseen, seed=seed, device=device)
+    explainer = CoRTX(recipe, heads=heads, unseen=unseen, seed=seed, device=device, threads=threads)
     with processes(device) as together:
         if together.first and sys.stderr.isatty():  # elsewhere the log has it
             typer.echo(stream_words(game, len(rows), explainer.resolved_recipe()), err=True)

@@ -47,6 +47,14 @@ DropOption = Annotated[
 WorkersOption = Annotated[
     int | None, typer.Option(help="How many workers; by default all there are.", min=0, show_default=False)
 ]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Threads to use; by default CORTX_THREADS, or what CPUs, quota and the kind of work suggest.",
+        min=1,
+        show_default=False,
+    ),
+]
 AddressOption = Annotated[
     str | None,
     typer.Option(help="The Ray cluster ('auto', host:port) or the Spark master.", show_default=False),

@@ -112,11 +112,11 @@ def _study(data: Data, out: Path | None, quick: bool, device: str, workers: int 
 
     from cortx.paper import tables
     from cortx.paper.grid import grid
-    from cortx.paper.records import cores
     from cortx.paper.run import check_libraries, run_study, write_results
+    from cortx.threads import available_cpus
 
     out = Path(f"paper-{data}{'-quick' if quick else ''}") if out is None else out
-    workers = min(MOST_WORKERS, cores()) if workers is None else workers
+    workers = min(MOST_WORKERS, available_cpus()) if workers is None else workers
     where = _device(device)
     check_libraries(data, quick=quick)
     records = run_study(data, out / "work", quick=quick, device=where, workers=workers)

@@ -13,14 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from cortx.threads import available_cpus
 from cortx.version import __version__
 
 LIBRARIES = ("torch", "numpy", "shap", "captum", "shapiq", "scikit-learn", "pandas")
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def hardware(device: str = "cpu") -> str:
@@ -29,7 +25,7 @@ def hardware(device: str = "cpu") -> str:
         (line.split(":", 1)[1].strip() for line in _cpu_lines() if line.startswith("model name")),
         platform.processor() or platform.machine(),
     )
-    processor = f"{model}, {cores()} cores"
+    processor = f"{model}, {available_cpus()} cores"
     import torch
 
     if torch.device(device).type != "cuda":

@@ -19,9 +19,10 @@ from cortx.errors import need
 from cortx.paper.equal_error import equal_error
 from cortx.paper.grid import ABLATION, AUTHORS, OF_VALUES, ONE_PASS, grid
 from cortx.paper.problems import IntArray, Part
-from cortx.paper.records import cores, record, write_json, write_text
+from cortx.paper.records import record, write_json, write_text
 from cortx.paper.study import FULL, KINDS, QUICK, SHARE, TIMED, Context, Task, do, problem_of, tasks
 from cortx.progress import progress_bar
+from cortx.threads import available_cpus
 
 TIMES = ("rows_per_second", "seconds_per_row")
 SCALES = {scale.name: scale for scale in (FULL, QUICK)}
@@ -39,7 +40,7 @@ def run_study(
 ) -> list[dict[str, Any]]:
     """Does every task that has no result yet, and gives the records of all; everything is kept in `folder`."""
     folder = Path(folder)
-    threads = max(1, cores() // workers)
+    threads = max(1, available_cpus() // workers)
     scale = QUICK if quick else FULL
     context = Context(folder, scale, device, threads)
     everything = [task for task in tasks(data, quick=quick) if task.kind in kinds]
@@ -50,7 +51,7 @@ def run_study(
         for task, result in _in_parallel(together, context, workers):
             results.append(result)
             advance(1, f"{task.kind} {task.method}")
-        alone = Context(folder, scale, device, cores())
+        alone = Context(folder, scale, device, available_cpus())
         for task in everything[len(together) :]:
             results.append(do(task, alone))
             advance(1, f"{task.kind} {task.method}")

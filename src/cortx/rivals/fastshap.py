@@ -23,6 +23,7 @@ from cortx.games.game import table_of
 from cortx.progress import progress_bar
 from cortx.rivals.base import Account, Rival, full_values
 from cortx.seeding import numpy_generator, row_uniforms, stream_seed, torch_generator
+from cortx.threads import work
 from cortx.training.axioms import efficiency, exact_total, missingness
 from cortx.training.encoders import EncoderConfig, HeadConfig, linear
 from cortx.training.features import FeatureConfig, TableFeatures, fit_features
@@ -162,6 +163,7 @@ class FastSHAP(Rival):
 
     # Learning -----------------------------------------------------------------------------------------------
 
+    @work(large=False)
     def fit(
         self,
         game: Game,

@@ -25,6 +25,7 @@ from cortx.progress import progress_bar
 from cortx.rivals.base import Account, Rival, full_values
 from cortx.rivals.fastshap import _too_small, size_probabilities, squared_residuals
 from cortx.seeding import torch_generator
+from cortx.threads import limited
 from cortx.training.augment import augmented
 from cortx.training.axioms import efficiency, exact_total
 from cortx.training.step import Step, make_optimizer, set_rate
@@ -113,6 +114,7 @@ class ImageFastSHAP(Rival):
 
     # Learning -----------------------------------------------------------------------------------------------
 
+    @limited()
     def fit(
         self,
         game: Game,

@@ -19,6 +19,7 @@ from cortx.games.game import table_of
 from cortx.progress import progress_bar
 from cortx.rivals.base import Account, Rival, full_values
 from cortx.seeding import numpy_generator, torch_generator
+from cortx.threads import work
 from cortx.training.encoders import mlp
 from cortx.training.features import FeatureConfig, TableFeatures, fit_features
 
@@ -77,6 +78,7 @@ class L2X(Rival):
         self._features: TableFeatures
         self._selector: nn.Sequential
 
+    @work(large=False)
     def fit(self, game: Game, X: Any, budget: int | None = None, *, progress: bool | None = None) -> L2X:
         """Learns from rows and the model's outputs for them; with a smaller `budget`, from so many of the rows."""
         started, before = perf_counter(), game.evaluations

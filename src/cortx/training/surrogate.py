@@ -21,6 +21,7 @@ from cortx.games.models import TorchModel
 from cortx.images import ImageSchema
 from cortx.progress import progress_bar
 from cortx.seeding import numpy_generator, torch_generator
+from cortx.threads import limited
 from cortx.training.augment import augmented
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.finetune import rate
@@ -91,6 +92,7 @@ class Surrogate:
             raise NotFittedError("this surrogate is not fitted; call fit(game, images)")
         return self._game
 
+    @limited()
     def fit(self, game: Game, images: Any, *, progress: bool | None = None) -> Surrogate:
         """Distils the model of an image game whose outputs are the probabilities of all classes."""
         if not isinstance(game, Game) or not game.of_images:
