@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from tests.integration.test_server_world import World
 
 import cortx
+from cortx.interfaces import server
 from cortx.interfaces.server.catalog import Version, load_version
 from cortx.interfaces.server.http import HttpError
+from cortx.interfaces.server.metrics import Metrics
 from cortx.interfaces.server.requests import read_explain
 from cortx.interfaces.server.settings import Settings
 from cortx.interfaces.server.work import Runner, Work
@@ -136,3 +139,31 @@ def test_rows_that_do_not_want_to_be_audited_are_not(world: World) -> None:
         assert version.audit_state()["audited"] == 8  # type: ignore[index]
     finally:
         version.close()
+
+
+def test_the_audit_of_an_uncalibrated_explainer_reports_only(world: World, tmp_path: Path) -> None:
+    explainer = cortx.load(world.artifact, world.module.model)
+    explainer._attach(replace(explainer.fitted, calibration=None), explainer.game)
+    folder = explainer.save(tmp_path / "plain.cortx")
+    version = load_version("wine", folder, world.module.model, None, Settings(audit=1.0, audit_cpu=1.0))
+    try:
+        runner()([work_of(version, world.record(i)) for i in range(8)])
+        assert version.auditor.wait(60)
+        state = version.audit_state()
+        assert state is not None
+        assert (state["state"], state["audited"], state["judged"]) == ("reports", 8, 0)
+        assert "raise no alarm" in state["message"]
+        text = Metrics(lambda: {"wine": state}).text().decode()
+    finally:
+        version.close()
+    assert 'cortx_audit_reports_only{model="wine"} 1.0' in text
+    assert 'cortx_audit_alarm{model="wine"} 0.0' in text
+    assert 'cortx_audit_audited{model="wine"} 8.0' in text
+
+
+def test_the_page_has_a_word_and_a_colour_for_every_state_of_the_audit() -> None:
+    page = Path(server.__file__).parent / "page"
+    words, colours = ((page / name).read_text(encoding="utf-8") for name in ("quality.js", "style.css"))
+    for state, word in (("waiting", "Waiting"), ("good", "Good"), ("reports", "Reports only"), ("alarm", "Alarm")):
+        assert f'{state}: "{word}"' in words
+        assert f".dot-{state}" in colours
