@@ -255,10 +255,21 @@ def test_standard_errors_are_honest(maker: Callable[[], Estimator], n: int, budg
     exact = shapley(game, X[:1], estimator, row_budget=2**n).values
     explanation = shapley(game, X, estimator, row_budget=budget)
     miss, error = explanation.values - exact, explanation.error_std
-    pairs = budget // (2 * (n - 1))  # a standard error from few permutations has a wide distribution of its own
-    least = 0.90 if estimator.name != "permutation" or pairs > 8 else 0.75
-    assert least <= (np.abs(miss) <= 2 * error + 1e-12).mean() <= 1
-    assert 0.5 < (miss**2).mean() / (error**2).mean() < 1.3
+    if estimator.name == "permutation" and budget // (2 * (n - 1)) < 8:  # too few to say anything of their spread
+        assert np.isnan(error).all()
+        return
+    assert (np.abs(miss) <= 2 * error + 1e-12).mean() >= 0.90
+    # Errors from few draws are made larger, so that their tails hold (test_tails.py): never smaller.
+    assert 0.05 < (miss**2).mean() / (error**2).mean() < 1.3
+
+
+@pytest.mark.parametrize("name", ["unbiased", "permutation", "banzhaf"])
+def test_standard_errors_from_many_draws_are_plain(name: str) -> None:
+    values = smooth_game(12, seed=1)
+    game, X = replicas(values, 100)
+    exact = shapley(game, X[:1], name, row_budget=2**12).values
+    explanation = shapley(game, X, name, row_budget=4_000)
+    assert 0.6 < ((explanation.values - exact) ** 2).mean() / (explanation.error_std**2).mean() < 1.3
 
 
 def test_standard_errors_say_when_they_do_not_know() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from tests.conftest import make_model, make_tiny_recipe
 
 import cortx
 from cortx.errors import InputError
+from cortx.explainer.labels import label_facts, pack_labels, unpack_labels
 
 N_COLUMNS = 6
 
@@ -116,6 +119,55 @@ def test_without_calibration_there_are_no_bounds_until_calibrate(game: cortx.Gam
     labels = cortx.shapley(game, fresh, "permutation", row_budget=11)  # one pair: nobody knows its error
     with pytest.raises(InputError, match="no standard errors"):
         explainer.calibrate(labels)
+
+
+def test_labels_that_know_the_explainer_are_refused(explainer: cortx.CoRTX) -> None:
+    """They lie nearer to its answers than the truth does: bounds from them held for 9 to 42% of the rows, not 90%."""
+    learner, game, fresh = copy(explainer), explainer.game, rows_of(40, 8)
+    shrunk = cortx.shapley(game, fresh, "amortized", explainer=explainer, row_budget=30, views=0)
+    fair = cortx.shapley(game, fresh, "amortized", explainer=explainer, unbiased=True, row_budget=50)
+    exact = cortx.shapley(game, fresh, "exact", views=0)
+    assert game is not None
+    kept = unpack_labels(pack_labels(shrunk), label_facts(shrunk), game=game, data=fresh)  # as a checkpoint keeps them
+    for labels in (shrunk, kept, shrunk[5:], replace(shrunk, method="amortized+exact", exact=None)):
+        with pytest.raises(InputError, match=r"method='amortized'.*unbiased=True"):
+            learner.calibrate(labels)
+    for labels in (learner.explain(fresh), replace(exact, method="cortx+exact")):
+        with pytest.raises(InputError, match=r"explainer's own answers.*cortx\.shapley"):
+            learner.calibrate(labels)
+        with pytest.raises(InputError, match="explainer's own answers"):
+            cortx.CoRTX(make_tiny_recipe()).fit(game, fresh, labels=labels)
+    with pytest.raises(InputError, match="cannot judge"):
+        learner.evaluate(fresh, method="amortized")
+    whole = cortx.shapley(game, fresh, "amortized", explainer=explainer, row_budget=64, views=0)  # all coalitions
+    for labels in (exact, whole, fair):
+        learner.calibrate(labels)
+    assert explainer.calibration is not learner.calibration
+
+
+def test_weights_of_calibration_rows_are_saved(explainer: cortx.CoRTX, tmp_path: Path) -> None:
+    """A row that stands for nine tenths of the data decides the bounds, wherever they are read."""
+    fresh = rows_of(60, 9)
+    labels = cortx.shapley(explainer.game, fresh, "exact", views=0)
+    learner = copy(explainer).calibrate(labels)
+    plain = learner.explain(fresh, confidence=0.8).error_bound
+    hardest = int(np.argmax(learner.calibration.rows[:, 0]))
+    weights, frequent = np.ones(60), np.arange(60) == hardest
+    weights[hardest] = 540.0
+    learner.calibrate(replace(labels, weights=weights, frequent=frequent))
+    assert learner.calibration.effective_rows == 599
+    heavy = learner.explain(fresh, confidence=0.8)
+    assert (heavy.error_bound > plain).all()
+    outputs = heavy.outputs
+    loaded = cortx.load(learner.save(tmp_path / "explainer"))
+    np.testing.assert_allclose(loaded.explain(fresh, outputs, confidence=0.8).error_bound, heavy.error_bound, rtol=1e-5)
+    pytest.importorskip("onnxruntime")
+    portable = cortx.portable.load(learner.to_onnx(tmp_path / "portable", confidence=0.8))
+    for confidence in (0.8, 0.7):  # one that the graph holds, and one it does not
+        shown = portable.explain(fresh, outputs, confidence=confidence)
+        np.testing.assert_allclose(
+            shown.error_bound, learner.explain(fresh, outputs, confidence=confidence).error_bound, rtol=1e-4
+        )
 
 
 def test_tolerance_refines_the_rows_that_need_it(either: cortx.CoRTX) -> None:

@@ -128,8 +128,8 @@ def test_a_part_survives_the_way_through_arrow() -> None:
     some = pa.Table.from_pandas(loans(17), preserve_index=False)
     labels = cortx.shapley(game, some, row_budget=2**5, views=7, seed=4)
     words = game.rows(some).words
-    exact = np.ones(17, dtype=bool)
-    part = LabelPart.of(labels, words, some, round=2, seed=9, exact=exact)
+    part = LabelPart.of(labels, words, some, round=2, seed=9)
+    assert part.exact.all()
     back = LabelPart.from_arrow(part.to_arrow(), 5, 0.5, most_views=5)
     for name in ("words", "values", "errors", "outputs", "base", "evaluations", "exact"):
         np.testing.assert_array_equal(getattr(back, name), getattr(part, name))

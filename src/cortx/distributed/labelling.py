@@ -495,8 +495,7 @@ class LabelJob:
             stream = self.seed if batch.round == 0 else stream_seed(self.seed, "round", batch.round)
             budget = game.evaluations_per_value * batch.values
             labels = shapley(game, data, row_budget=budget, views=self.views, seed=stream, progress=False)
-            exact = 2.0 ** rows.active.sum(axis=1) - 2 <= batch.values - 1
-            part = LabelPart.of(labels, words, table, round=batch.round, seed=stream, exact=exact)
+            part = LabelPart.of(labels, words, table, round=batch.round, seed=stream)
             store.append(part, batch.values)
         return Done(task.name, len(rows), game.evaluations - before, perf_counter() - started, name)
 

@@ -8,9 +8,7 @@ import numpy as np
 
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import enumerate_linear
-
-LEAST_PAIRS = 8
-"""Fewer often agree by chance, and would claim to be exact."""
+from cortx.estimators.tails import LEAST_DRAWS, mean_error
 
 
 class Banzhaf(Estimator):
@@ -23,7 +21,7 @@ class Banzhaf(Estimator):
     efficient: ClassVar[bool] = False
 
     def least(self, n_players: int) -> int:
-        return min(2 * LEAST_PAIRS, coalition_count(n_players))
+        return min(2 * LEAST_DRAWS, coalition_count(n_players))
 
     def spends(self, n_players: int, budget: int) -> int:
         return coalition_count(n_players) if enumerable(n_players, budget) else budget // 2 * 2
@@ -32,11 +30,11 @@ class Banzhaf(Estimator):
         n, n_rows = block.n_players, len(block.rows)
         if enumerable(n, budget):
             values = enumerate_linear(block, np.full(n, 0.5 ** (n - 1)))
-            return Estimate(values, np.zeros_like(values))
+            return Estimate.enumerated(values)
         n_pairs = budget // 2
         present = block.uniforms(n_pairs * n, stream=0).reshape(n_rows, n_pairs, n) < 0.5
         both = np.concatenate([present, ~present], axis=1)
         values = block.values(both, distinct=False)
         contrast = values[:, :n_pairs] - values[:, n_pairs:]  # (rows, pairs, outputs)
         signed = np.where(present, 1.0, -1.0)[..., None] * contrast[:, :, None, :]
-        return Estimate(signed.mean(axis=1), signed.std(axis=1, ddof=1) / np.sqrt(n_pairs))
+        return Estimate(signed.mean(axis=1), mean_error(signed))

@@ -101,11 +101,18 @@ class BlockViews:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Values and their standard errors, (rows, n, outputs); zero where exact, NaN where not known."""
+    """Values and their standard errors, (rows, n, outputs); NaN where not known."""
 
     values: Array
     errors: Array
     views: BlockViews | None = None
+    exact: BoolArray | None = None
+    """Rows whose coalitions were all evaluated, (rows,): errors of zero alone do not say so. None: none."""
+
+    @staticmethod
+    def enumerated(values: Array, views: BlockViews | None = None) -> Estimate:
+        """What all coalitions give."""
+        return Estimate(values, np.zeros_like(values), views, np.ones(len(values), dtype=bool))
 
 
 MOST_PLAYERS = 24
@@ -134,6 +141,10 @@ class Estimator(ABC):
     @abstractmethod
     def least(self, n_players: int) -> int:
         """The fewest values v(S) of a row (v(all) and v(none) aside) that give an estimate."""
+
+    def least_known(self, n_players: int) -> int:
+        """The fewest values v(S) of a row whose estimate has standard errors."""
+        return self.least(n_players)
 
     @abstractmethod
     def spends(self, n_players: int, budget: int) -> int:

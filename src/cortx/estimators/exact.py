@@ -53,7 +53,7 @@ class Exact(Estimator):
             return _by_potential(block)
         weights = np.array([1 / (n * comb(n - 1, size)) for size in range(n)])
         values = enumerate_linear(block, weights)
-        return Estimate(values, np.zeros_like(values))
+        return Estimate.enumerated(values)
 
 
 def _by_potential(block: Block) -> Estimate:
@@ -66,10 +66,10 @@ def _by_potential(block: Block) -> Estimate:
     summed = potential(values)
     exact = subgame_shapley(summed, np.ones((n_rows, 1, n), dtype=bool))[:, 0]
     if not block.n_views:
-        return Estimate(exact, np.zeros_like(exact))
+        return Estimate.enumerated(exact)
     kept = block.uniforms(block.n_views * n, stream=0).reshape(n_rows, block.n_views, n) < VIEW_KEEP
     codes = (kept * (np.int64(1) << np.arange(n))).sum(axis=2)
     views = BlockViews(
         kept, subgame_shapley(summed, kept), values[np.arange(n_rows)[:, None], codes] + block.empty[:, None, :]
     )
-    return Estimate(exact, np.zeros_like(exact), views)
+    return Estimate.enumerated(exact, views)

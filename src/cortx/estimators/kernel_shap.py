@@ -13,6 +13,7 @@ from cortx.errors import InputError
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.coalitions import allocate, pair_count, random_subsets, subsets_of_size
 from cortx.estimators.exact import Exact
+from cortx.estimators.tails import LEAST_DRAWS, tail_factor
 from cortx.estimators.unbiased import contrast_of, draw_pairs_on, on_device, target_of
 from cortx.games.players import coalition_words
 
@@ -35,7 +36,8 @@ class KernelShap(Estimator):
     Minimises sum of w(S) (v(S) - v(none) - sum of phi over S)^2 with phi adding up to v(all) - v(none), where
     w(S) = 1 / (C(n,s) s (n-s)) (Lundberg and Lee 2017). ``weights`` says how often coalitions are drawn:
     ``"kernel"`` in proportion to w, ``"leverage"`` evenly over sizes (Musco and Witter 2025). No pair is drawn
-    twice; standard errors are those of a regression on a sample without replacement. Only for images of more than 64
+    twice; standard errors are those of a regression on a sample without replacement, and not known where it has few
+    more pairs than twice the players. Only for images of more than 64
     players the pairs of ``"leverage"`` are drawn independently, and all of it is done where the model is.
     """
 
@@ -49,6 +51,9 @@ class KernelShap(Estimator):
     def least(self, n_players: int) -> int:
         return min(2 * n_players, coalition_count(n_players))
 
+    def least_known(self, n_players: int) -> int:
+        return min(2 * (2 * n_players + LEAST_DRAWS - 2), coalition_count(n_players))
+
     def spends(self, n_players: int, budget: int) -> int:
         return coalition_count(n_players) if enumerable(n_players, budget) else budget // 2 * 2
 
@@ -60,14 +65,28 @@ class KernelShap(Estimator):
         if block.game.of_images and n > MANY_PLAYERS and self.weights == "leverage":
             pairs = draw_pairs_on(block, n_pairs)
             values, spread = regress_on(pairs, contrast_of(block, pairs), on_device(block, block.total))
-            return Estimate(values.cpu().numpy(), spread.cpu().numpy())
+            return Estimate(values.cpu().numpy(), _tail_factor(n_pairs, n, n_pairs) * spread.cpu().numpy())
         expected = expected_pairs(n, n_pairs, self.weights)
         coalitions = draw_pairs(block, expected, n_pairs)
         design, target = paired(block, coalitions, distinct=True)
         size = coalitions.sum(axis=2)
         inclusion = expected / population(n)
         psi, errors = _regress(design, target, pair_weights(n, expected)[size - 1], inclusion[size - 1])
-        return Estimate(psi + block.total[:, None, :] / n, errors)
+        # What is drawn for certain says nothing of the spread between draws.
+        sampled = int(expected[inclusion < 1].sum())
+        return Estimate(psi + block.total[:, None, :] / n, _tail_factor(n_pairs, n, sampled) * errors)
+
+
+def _tail_factor(n_pairs: int, n: int, sampled: int) -> float:
+    """What the standard errors of a regression are multiplied with: NaN where pairs hardly outnumber the players.
+
+    Of `n_pairs` pairs `sampled` were drawn by chance. The n - 1 unknowns take as many degrees of freedom, and with as
+    many more some values still hang on a few pairs that may all fit by chance.
+    """
+    if sampled == 0:
+        return 1.0
+    freedom = n_pairs - (n - 1)
+    return tail_factor(min(sampled - 1, freedom), n) if freedom >= n + LEAST_DRAWS - 1 else np.nan
 
 
 def paired(block: Block, coalitions: BoolArray, *, distinct: bool) -> tuple[Array, Array]:
@@ -189,7 +208,10 @@ def _regress(design: Array, target: Array, weight: Array, inclusion: Array) -> t
     sampled = np.maximum(1 - inclusion, 0.0)
     unknown = ((leverage > 1 - 1e-6) & (sampled > 0)).any(axis=1) | (leverage.sum(axis=1) < n - 1.5)
     spread = (residual / (1 - np.minimum(leverage, 1 - 1e-6))[..., None]) ** 2 * sampled[..., None]
-    errors = np.sqrt((influence**2).transpose(0, 2, 1) @ spread)
+    squared = influence**2
+    # One more pair is assumed, as far off as any: where all that hangs on a value fits by chance, it is not certain.
+    unlucky = squared.mean(axis=1)[..., None] * spread.max(axis=1)[:, None, :]
+    errors = np.sqrt(squared.transpose(0, 2, 1) @ spread + unlucky)
     errors[unknown] = np.nan
     return values - values.mean(axis=1, keepdims=True), errors
 
@@ -215,7 +237,9 @@ def regress_on(pairs: Tensor, contrast: Tensor, total: Tensor) -> tuple[Tensor, 
     leverage = design.mul_(influence).sum(dim=2)
     unknown = (leverage > 1 - 1e-6).any(dim=1) | (leverage.sum(dim=1) < n - 1.5)
     spread = (residual / (1 - leverage.clamp(max=1 - 1e-6))[..., None]).square()
-    errors = (influence.square_().mT @ spread).sqrt().masked_fill(unknown[:, None, None], torch.nan)
+    squared = influence.square_()
+    unlucky = squared.mean(dim=1)[..., None] * spread.amax(dim=1)[:, None, :]
+    errors = (squared.mT @ spread + unlucky).sqrt().masked_fill(unknown[:, None, None], torch.nan)
     return total[:, None, :] / n + values - values.mean(dim=1, keepdim=True), errors
 
 

@@ -8,18 +8,23 @@ import numpy as np
 
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import Exact
+from cortx.estimators.tails import LEAST_DRAWS, mean_error
 
 
 class Permutation(Estimator):
     """Mean marginal contribution over random orders, each followed by its reverse (Mitchell et al. 2022).
 
-    Unbiased. A pair of orders asks for 2(n-1) values. The standard error comes from the spread between pairs.
+    Unbiased. A pair of orders asks for 2(n-1) values. The standard error comes from the spread between pairs;
+    below eight of them it is not known.
     """
 
     name: ClassVar[str] = "permutation"
 
     def least(self, n_players: int) -> int:
         return min(2 * (n_players - 1), coalition_count(n_players))
+
+    def least_known(self, n_players: int) -> int:
+        return min(LEAST_DRAWS * 2 * (n_players - 1), coalition_count(n_players))
 
     def spends(self, n_players: int, budget: int) -> int:
         if enumerable(n_players, budget):
@@ -47,6 +52,4 @@ class Permutation(Estimator):
         by_position = (ahead + back) / 2  # (rows, pairs, n, outputs)
         marginals = np.take_along_axis(by_position, position[..., None], axis=2)
         mean = marginals.mean(axis=1)
-        if n_pairs == 1:
-            return Estimate(mean, np.full_like(mean, np.nan))
-        return Estimate(mean, marginals.std(axis=1, ddof=1) / np.sqrt(n_pairs))
+        return Estimate(mean, mean_error(marginals))

@@ -101,7 +101,7 @@ def shapley(
     _check(estimator, int(counts.max()), per_row, words, copies)
     started, spent = perf_counter(), game.evaluations
     values = np.zeros((len(rows), game.n_players, game.n_outputs))
-    errors = np.zeros_like(values)
+    errors, exact = np.zeros_like(values), counts == 0
     full, empty = game.full_values(rows), game.empty_values(rows)
     prior = None if explainer is None else _ask(explainer, rows.data, full, game.n_players)
     if views is not None and views < 0:
@@ -115,8 +115,7 @@ def shapley(
             index = np.flatnonzero(counts == n)
             estimate = work.until(index, per_row, standard_error)
             place = index[:, None], work.active(index)
-            values[place], errors[place] = estimate.values, estimate.errors
-    exact = method == "auto" and enumerable(int(counts.max()), per_row) and standard_error is None
+            values[place], errors[place], exact[index] = estimate.values, estimate.errors, _exact_rows(estimate)
     single = game.n_outputs == 1
     return Explanation(
         values=values[..., 0] if single else values,
@@ -129,7 +128,8 @@ def shapley(
         evaluations=game.evaluations - spent,
         row_evaluations=row_spent,
         seconds=perf_counter() - started,
-        method="exact" if exact else estimator.name,
+        method="exact" if method == "auto" and exact.all() else _method_name(estimator),
+        exact=exact,
         views=work.all_views(),
     )
 
@@ -246,11 +246,11 @@ class _Work:
         least = self.estimator.least(n)
         if n == 1:
             values = (self.full[index] - self.empty[index])[:, None, :]
-            return Estimate(values, np.zeros_like(values))
+            return Estimate.enumerated(values)
         if standard_error is None or least >= coalition_count(n):
             return self.estimate(index, budget, 0, self.prior_of(index), self.advance)
         values = np.zeros((len(index), n, self.full.shape[1]))
-        variance = np.zeros_like(values)
+        variance, exact = np.zeros_like(values), np.zeros(len(index), dtype=bool)
         waiting, spent, round_ = np.arange(len(index)), 0, 0
         # The pilot is large enough for an honest standard error; every further round doubles what was spent.
         ask = min(budget, max(8 * least, 64))
@@ -265,13 +265,14 @@ class _Work:
             share = 1.0 if enumerable(n, ask) or self.estimator.refines else ask / (spent + ask)
             values[waiting] = (1 - share) * values[waiting] + share * new.values
             variance[waiting] = (1 - share) ** 2 * variance[waiting] + share**2 * new.errors**2
+            exact[waiting] = _exact_rows(new)
             spent, round_ = spent + ask, round_ + 1
             ask = min(budget - spent, spent)
             reached = variance[waiting].max(axis=(1, 2)) <= standard_error**2
-            done = reached | (ask < 2 * least)
+            done = reached | exact[waiting] | (ask < max(2 * least, self.estimator.least_known(n)))
             self.advance(int(done.sum()), "")
             waiting = waiting[~done]
-        return Estimate(values, np.sqrt(variance))
+        return Estimate(values, np.sqrt(variance), exact=exact)
 
     def estimate(
         self, index: IntArray, budget: int, round_: int, prior: Prior | None, advance: Advance | None = None
@@ -298,6 +299,7 @@ class _Work:
         return Estimate(
             np.concatenate([part.values for _, part in parts])[order],
             np.concatenate([part.errors for _, part in parts])[order],
+            exact=np.concatenate([_exact_rows(part) for _, part in parts])[order],
         )
 
     def _blocks(self, index: IntArray, budget: int) -> Iterator[IntArray]:
@@ -317,6 +319,16 @@ class _Work:
         size = max(1, self.game.memory_budget // row_bytes)
         for group in groups:
             yield from (group[start : start + size] for start in range(0, len(group), size))
+
+
+def _method_name(estimator: Estimator) -> str:
+    """What labels say of their method; those pulled towards an explainer are told from those that are not."""
+    unbiased = isinstance(estimator, Amortized) and estimator.unbiased
+    return f"{estimator.name}-unbiased" if unbiased else estimator.name
+
+
+def _exact_rows(estimate: Estimate) -> npt.NDArray[np.bool_]:
+    return np.zeros(len(estimate.values), dtype=bool) if estimate.exact is None else estimate.exact
 
 
 def _wide(views: BlockViews, rows: IntArray, active: IntArray, n_players: int) -> Views:

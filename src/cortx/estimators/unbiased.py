@@ -24,6 +24,7 @@ from torch import Tensor
 
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import Exact
+from cortx.estimators.tails import tail_factor
 from cortx.seeding import stream_seed, uniforms_on
 
 Array = npt.NDArray[np.float64]
@@ -32,6 +33,9 @@ LEAST_MASS = 0.2
 """Of the even mass of a size: no pair then weighs more than five times as much as in even draws."""
 BELIEF = 4
 """How many pairs the belief counts for that a row's sizes say what those of other rows do."""
+
+LEAST_PAIRS = 16
+"""Of which standard errors are known: fewer may miss all that a model looks at."""
 
 
 class Sizes(NamedTuple):
@@ -51,6 +55,9 @@ class Unbiased(Estimator):
     def least(self, n_players: int) -> int:
         return min(2, coalition_count(n_players))
 
+    def least_known(self, n_players: int) -> int:
+        return min(2 * LEAST_PAIRS, coalition_count(n_players))
+
     def spends(self, n_players: int, budget: int) -> int:
         return coalition_count(n_players) if enumerable(n_players, budget) else budget // 2 * 2
 
@@ -59,8 +66,15 @@ class Unbiased(Estimator):
             return Exact().estimate(block, budget)
         pairs = draw_pairs_on(block, budget // 2)
         contrast = contrast_of(block, pairs)
-        values, errors = unbiased_values(pairs, contrast, on_device(block, block.total))
-        return Estimate(values.cpu().numpy(), errors.cpu().numpy())
+        total = on_device(block, block.total)
+        values, errors = unbiased_values(pairs, contrast, total)
+        count = pairs.shape[1]
+        # One more pair is assumed that says as much as any (`tails.mean_error`).
+        errors = (
+            errors.square() + farthest_pair(pairs, contrast, total)[:, None, :] / (count * max(1, count - 1))
+        ).sqrt()
+        factor = tail_factor(count - 1, block.n_players) if count >= LEAST_PAIRS else np.nan
+        return Estimate(values.cpu().numpy(), factor * errors.cpu().numpy())
 
 
 def on_device(block: Block, array: npt.NDArray[Any]) -> Tensor:
@@ -135,6 +149,14 @@ def unbiased_values(
     pull = pull.square()
     square = (present @ ((1 - 2 * share) * pull) + (share.square() * pull).sum(dim=1, keepdim=True)) / n_pairs
     return values, ((square - mean.square()).clamp(min=0) / (n_pairs - 1)).sqrt()
+
+
+def farthest_pair(pairs: Tensor, contrast: Tensor, total: Tensor) -> Tensor:
+    """The square of the most that any of a row's pairs says of any player, (rows, outputs); as `unbiased_values`."""
+    size = pairs.sum(dim=2)
+    inside = 1 - size.to(contrast.dtype)[..., None] / pairs.shape[2]  # the smaller side of a pair: at least a half
+    pull = pair_weight(size, pairs.shape[2]).to(contrast.dtype)[..., None] * target_of(pairs, contrast, total)
+    return (inside * pull).square().amax(dim=1)
 
 
 def target_of(pairs: Tensor, contrast: Tensor, total: Tensor) -> Tensor:

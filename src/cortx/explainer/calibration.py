@@ -17,12 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
+from cortx.estimators.tails import NOISE_RISK
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-
-NOISE_RISK = 0.002
-"""The chance, for each calibration row, that its label is farther off than its standard errors account for."""
 
 MOST_UNKNOWN = 0.05
 """The share of calibration labels that may lack standard errors."""

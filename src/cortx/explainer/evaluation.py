@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError
+from cortx.estimators.amortized import Amortized
 from cortx.estimators.shapley import shapley
 from cortx.explainer.artifact import compare_model
 from cortx.explainer.calibration import Calibration, noise_radius, noise_reach
@@ -75,6 +76,11 @@ def evaluate(
         raise InputError(f"rows must be a whole number of at least 1, got {rows!r}")
     if isinstance(confidence, bool) or not 0 < confidence < 1:
         raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}")
+    if method == "amortized" or isinstance(method, Amortized):
+        raise InputError(
+            "method='amortized' starts from an explainer's answers and stays near them, so it cannot judge one; use "
+            "'auto', 'exact', 'kernel' or 'permutation'"
+        )
     calibration = fitted.calibration
     if calibration is not None:
         calibration.factors(confidence)  # refuses what so few rows do not support

@@ -19,7 +19,7 @@ from cortx.estimators.shapley import shapley
 from cortx.explainer.budget import Plan, make_plan
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
-from cortx.explainer.labels import given_labels, label_budget
+from cortx.explainer.labels import given_labels, label_budget, refuse_shrunk
 from cortx.explainer.material import cost
 from cortx.explainer.possible import largest_value, possible_bounds, possible_outputs, possible_values
 from cortx.explainer.reading import Seen, given_outputs
@@ -234,9 +234,10 @@ class CoRTX:
         Parameters
         ----------
         rows:
-            An `Explanation` with its rows and standard errors (from `cortx.shapley`), or a table to label here, with
-            the model. Bounds hold for rows like these, so take recent ones: new rows give new bounds. Rows of the
-            training table count as unseen if the fit was told to `leave_out` them.
+            An `Explanation` with its rows and standard errors (from `cortx.shapley`; not method "amortized", whose
+            labels lie too near to the explainer, unless unbiased), or a table to label here, with the model. Bounds
+            hold for rows like these, so take recent ones: new rows give new bounds. Rows of the training table count
+            as unseen if the fit was told to `leave_out` them. `Explanation.weights` say how many rows each stands for.
         row_budget:
             Model evaluations for each row of a table; by default what labels of a fit cost.
         """
@@ -244,6 +245,7 @@ class CoRTX:
         if game is None:
             raise InputError("calibrate() needs the model; load the explainer with model=...")
         if isinstance(rows, Explanation):
+            refuse_shrunk(rows)
             if rows.data is not None:
                 self._read(plain(rows.data))
         else:

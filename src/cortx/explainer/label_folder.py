@@ -293,12 +293,13 @@ class LabelFolder:
         values = np.zeros((n_rounds, n, n_players, n_outputs))
         errors, costs = np.zeros_like(values), np.zeros((n_rounds, n))
         outputs, next_round = np.zeros((n, n_outputs)), np.zeros(n, dtype=np.int64)
-        exact = np.zeros(n, dtype=bool)
+        exact, exact_in = np.zeros(n, dtype=bool), np.zeros((n_rounds, n), dtype=bool)
         tables, positions, views, seconds = [], [], [], 0.0
         for part, fresh in self._read_parts(found, views_in_memory(n_players, n_outputs, n)):
             place = place_of[np.searchsorted(spent.words, part.words[fresh])]
             at = next_round[place], place
             values[at], errors[at], costs[at] = part.values[fresh], part.errors[fresh], part.evaluations[fresh]
+            exact_in[at] = part.exact[fresh]
             first = next_round[place] == 0
             outputs[place[first]] = part.outputs[fresh][first]
             tables.append(part.rows.take(np.flatnonzero(fresh)[first]))
@@ -313,7 +314,7 @@ class LabelFolder:
             seconds += part.seconds * float(fresh.mean())
         single = n_outputs == 1
         each: Any = np.s_[..., 0] if single else np.s_[:]
-        label, error = (values[0], errors[0]) if n_rounds == 1 else merged(values, errors, costs)
+        label, error = (values[0], errors[0]) if n_rounds == 1 else merged(values, errors, costs, exact_in)
         evaluations = costs.sum(axis=0).astype(np.int64)
         rows = arrow().concat_tables(tables, promote_options="permissive")
         return Explanation(
@@ -329,6 +330,7 @@ class LabelFolder:
             seconds=seconds,
             method="+".join(sorted({"exact" if one else "kernel" for one in np.unique(exact)})),
             views=in_order_of_rows(views),
+            exact=exact,
         )
 
     def split(self, calibration_share: float = CALIBRATION_SHARE) -> tuple[Explanation, Explanation]:

@@ -59,11 +59,12 @@ class LabelPart:
         return len(self.words)
 
     @staticmethod
-    def of(labels: Explanation, words: Words, rows: Any, *, round: int, seed: int, exact: Any) -> LabelPart:
+    def of(labels: Explanation, words: Words, rows: Any, *, round: int, seed: int) -> LabelPart:
         """What an estimator gave for these rows."""
         n, n_players = labels.values.shape[:2]
         assert labels.error_std is not None
         assert labels.outputs is not None
+        assert labels.exact is not None
         assert labels.row_evaluations is not None
         return LabelPart(
             words=words,
@@ -75,7 +76,7 @@ class LabelPart:
             evaluations=np.asarray(labels.row_evaluations, dtype=np.int64),
             round=round,
             seed=seed,
-            exact=exact,
+            exact=labels.exact,
             views=labels.views,
             seconds=labels.seconds,
         )

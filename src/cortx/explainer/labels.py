@@ -29,7 +29,7 @@ LABEL_BUDGET = 8_192
 """Evaluations for each row a fit labels itself: enough to enumerate 13 players. A large background may need more."""
 
 
-PER_ROW = ("weights", "frequent")
+PER_ROW = ("exact", "weights", "frequent")
 """Fields of `Labels` that an `Explanation` has too: one number or flag for each row, or None."""
 
 
@@ -46,7 +46,9 @@ class Labels:
     views: Views | None = None
     """Masked copies of these rows whose labels came free."""
     errors: Array | None = None
-    """Standard errors of the values: zero where they are exact, NaN or None where nobody knows them."""
+    """Standard errors of the values; NaN or None where nobody knows them."""
+    exact: npt.NDArray[np.bool_] | None = None
+    """Rows whose coalitions were all evaluated, (rows,); None: nobody knows."""
     weights: Array | None = None
     frequent: npt.NDArray[np.bool_] | None = None
     """As in `Explanation`, (rows,) each."""
@@ -104,7 +106,12 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
             raise InputError(
                 f"the labels explain the players {labels.feature_names}, but the game has {game.players.names}"
             )
-        if labels.method == "banzhaf":
+        if "cortx" in _methods(labels):
+            raise InputError(
+                "the labels are an explainer's own answers (method 'cortx'), not Shapley values of the model; make "
+                "labels with cortx.shapley"
+            )
+        if "banzhaf" in _methods(labels):
             raise InputError("the labels are Banzhaf values, which do not add up; fit on Shapley labels")
         bases = np.asarray(labels.base_values, dtype=np.float64).reshape(len(labels), -1)
         if bases.shape[1] != game.n_outputs or not game.has_base_values(bases):
@@ -148,9 +155,43 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
     return _enough(Labels(data, array, outputs, evaluations, seconds, source, views, errors, **others))
 
 
+def refuse_shrunk(labels: Explanation) -> None:
+    """Raises `InputError` if labels lie nearer to an explainer's answers than the truth does.
+
+    To judge or calibrate with them would find the explainer better than it is. Rows that were enumerated are exact
+    whatever the method.
+    """
+    enumerated = labels.exact is not None and bool(labels.exact.all())
+    if "amortized" in _methods(labels) and not enumerated:
+        raise InputError(
+            "the labels were made with method='amortized', which starts from an explainer's answers and stays near "
+            "them: bounds from such labels are too narrow. Give labels that know nothing of an explainer: "
+            "cortx.shapley(game, rows), or method='amortized' with unbiased=True"
+        )
+
+
+def _methods(labels: Explanation) -> set[str]:
+    """The methods of labels, of which there may be several: "exact+kernel"."""
+    return set(labels.method.split("+"))
+
+
 def per_row(labels: Explanation) -> dict[str, Any]:
     """What `Labels` take over from an explanation row by row."""
     return {name: getattr(labels, name) for name in PER_ROW}
+
+
+def exact_rows(labels: Explanation) -> npt.NDArray[np.bool_]:
+    """Rows whose coalitions were all evaluated, (rows,).
+
+    Labels kept by a version that did not note it count as exact where all of them were enumerated, or where their
+    masked copies came free: only enumeration gives these.
+    """
+    if labels.exact is not None:
+        return np.asarray(labels.exact)
+    exact = np.full(len(labels), labels.method == "exact")
+    if labels.views is not None:
+        exact[labels.views.rows] = True
+    return exact
 
 
 def make_labels(game: Game, rows: Rows, count: int, *, seed: int, checkpoint: Checkpoint, show: bool | None) -> Labels:
@@ -191,6 +232,7 @@ def make_labels(game: Game, rows: Rows, count: int, *, seed: int, checkpoint: Ch
         source="+".join(sorted({part.method for part in parts})),
         views=_joined_views(parts),
         errors=np.concatenate([part.error_std for part in parts if part.error_std is not None]).reshape(shape),
+        exact=np.concatenate([exact_rows(part) for part in parts]),
     )
 
 
@@ -221,9 +263,13 @@ def _joined_views(parts: list[Explanation]) -> Views | None:
 def pack_labels(labels: Explanation) -> dict[str, torch.Tensor]:
     """Labels as named tensors, for a checkpoint."""
     assert labels.outputs is not None
-    arrays = {"values": labels.values, "outputs": labels.outputs, "bases": labels.base_values}
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "values": labels.values, "outputs": labels.outputs, "bases": labels.base_values
+    }  # fmt: skip
     if labels.error_std is not None:
         arrays["errors"] = labels.error_std
+    if labels.exact is not None:
+        arrays["exact"] = labels.exact
     if labels.views is not None:
         arrays |= {f"views.{name}": getattr(labels.views, name) for name in ("rows", "kept", "values", "outputs")}
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
@@ -251,6 +297,7 @@ def unpack_labels(tensors: dict[str, torch.Tensor], facts: dict[str, Any], *, ga
         seconds=float(facts["seconds"]),
         method=str(facts["method"]),
         views=views,
+        exact=tensors["exact"].numpy() if "exact" in tensors else None,
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from cortx.errors import ArtifactError, ModelError
 from cortx.estimators.shapley import shapley
 from cortx.explainer.fingerprint import difference
-from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
+from cortx.explainer.labels import Labels, exact_rows, label_facts, pack_labels, unpack_labels
 from cortx.explanation import Explanation, Views, take_rows
 from cortx.games import Game, Rows
 from cortx.progress import progress_bar
@@ -174,6 +174,7 @@ class LabelStore:
         n_outputs = 1 if first.values.ndim == 2 else first.values.shape[2]
         values = np.empty((len(index), first.values.shape[1], n_outputs))
         errors, outputs = np.empty_like(values), np.empty((len(index), n_outputs))
+        exact = np.zeros(len(index), dtype=bool)
         views: list[Views] = []
         evaluations = seconds = 0.0
         for number in np.unique(places[:, 0]):
@@ -184,6 +185,7 @@ class LabelStore:
             assert part.error_std is not None
             values[here] = part.values[position].reshape(len(here), -1, n_outputs)
             errors[here] = part.error_std[position].reshape(len(here), -1, n_outputs)
+            exact[here] = exact_rows(part)[position]
             outputs[here] = part.outputs[position].reshape(len(here), n_outputs)
             share = len(np.unique(position)) / len(part)
             evaluations, seconds = evaluations + part.evaluations * share, seconds + part.seconds * share
@@ -199,6 +201,7 @@ class LabelStore:
             source="+".join(sorted({part.labels.method for part in self._parts[name]})),
             views=in_order_of_rows(views),
             errors=errors,
+            exact=exact,
         )
 
 
@@ -218,28 +221,35 @@ def averaged(rounds: list[Labels], asks: tuple[Ask, ...]) -> Labels:
     values = np.stack([labels.values for labels in rounds])
     errors = np.stack([_known_errors(labels) for labels in rounds])
     costs = np.repeat(np.array([[ask.values] for ask in asks], dtype=np.float64), values.shape[1], axis=1)
-    values, errors = merged(values, errors, costs)
+    exact = np.stack([_known_exact(labels) for labels in rounds])
+    values, errors = merged(values, errors, costs, exact)
     return replace(
         rounds[0],
         values=values,
         errors=errors,
+        exact=np.asarray(exact.any(axis=0)),
         evaluations=sum(labels.evaluations for labels in rounds),
         seconds=sum(labels.seconds for labels in rounds),
         views=None,
     )
 
 
-def merged(values: Array, errors: Array, costs: Array) -> tuple[Array, Array]:
+def merged(values: Array, errors: Array, costs: Array, exact: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
     """The same on arrays: (rounds, rows, players, outputs) twice, and what each round cost each row, (rounds, rows).
 
-    A round that a row has not had costs nothing, and adds nothing.
+    `exact` (rounds, rows) says which rounds enumerated a row; errors of zero alone do not make the others needless. A
+    round that a row has not had costs nothing, and adds nothing.
     """
-    exact = (errors == 0).all(axis=(2, 3)) & (costs > 0)  # (rounds, rows)
+    exact = exact & (costs > 0)
     shares = np.where(exact.any(axis=0), exact, costs)
     shares = (shares / shares.sum(axis=0))[..., None, None]
     # What has no share adds nothing, not even the error that nobody knows.
     squared = np.where(shares > 0, np.square(shares * errors), 0.0).sum(axis=0)
     return (shares * values).sum(axis=0), np.sqrt(squared)
+
+
+def _known_exact(labels: Labels) -> npt.NDArray[np.bool_]:
+    return np.zeros(len(labels), dtype=bool) if labels.exact is None else labels.exact
 
 
 def _known_errors(labels: Labels) -> Array:

@@ -314,8 +314,9 @@ def _labels(
     copies = write_table(pairs.masked, pairs.table.schema)
     masked = shapley(game, copies, name, row_budget=budget, views=0, progress=progress)
     for part in (labels, masked):
-        if part.error_std is not None and np.any(part.error_std > 0):
-            raise InputError("the theorems need exact values, and some have a standard error; use fewer players")
+        noisy = part.error_std is not None and bool(np.any(part.error_std > 0))
+        if noisy or (part.exact is not None and not part.exact.all()):
+            raise InputError("the theorems need exact values, and some rows were sampled; use fewer players")
     return np.asarray(labels.values, dtype=np.float64), np.asarray(masked.values, dtype=np.float64)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Hashable
 import numpy as np
 import numpy.typing as npt
 
-from cortx.explainer.calibration import NOISE_RISK, Calibration
+from cortx.estimators.tails import NOISE_RISK
+from cortx.explainer.calibration import Calibration
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
