@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import url2pathname
@@ -117,7 +118,8 @@ def replace_whole(path: Path, write: Callable[[Path], Any]) -> None:
             raise StorageError(full_words(path, error)) from error
         raise StorageError(f"{path} could not be written: {error}; what is finished is kept") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the reason why it is there is the error to tell
+            temporary.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, content: Any) -> None:

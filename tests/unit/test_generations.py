@@ -162,6 +162,33 @@ def test_a_save_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytes
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
+def test_an_interrupt_just_after_the_rename_leaves_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "folder"
+    EXPLAINER.write(target, b"one", {"of": "one", "loss": float("nan")})
+    real = generations.write_whole
+
+    def interrupted(path: Path, content: bytes) -> None:
+        real(path, content)
+        if path.name == EXPLAINER.document:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(generations, "write_whole", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        EXPLAINER.write(target, b"two", {"of": "two", "loss": float("nan")})
+    facts, content = EXPLAINER.read_content(target, EXPLAINER.read_document(target))
+    assert (facts["of"], content) == ("two", b"two")
+    (target / facts["weights"]["file"]).unlink()
+    with pytest.raises(ArtifactError, match="lacks weights"):
+        EXPLAINER.read_content(target, EXPLAINER.read_document(target))
+
+
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageError, match="could not be written"):
+        write_whole(tmp_path / "file" / "below", b"x")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_files_that_nobody_names_go_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "folder"
     EXPLAINER.write(target, b"one", {})

@@ -128,7 +128,8 @@ class Generations:
         try:
             write_whole(target / self.document, self._document(name, digest, before, facts))
         except BaseException:
-            (target / name).unlink(missing_ok=True)
+            if self._named(target)[0] != name:  # an interrupt may come just after the rename
+                (target / name).unlink(missing_ok=True)
             raise
         # Another writer may have written its large file, and not yet its document. So only files go that were replaced
         # twice, and those that nobody names and that are too old for that.
@@ -191,7 +192,7 @@ class Generations:
             if isinstance(wrong, bytes):
                 return document, wrong
             newer = self.read_document(folder)
-            if newer == document:
+            if newer.get(self.entry) == document.get(self.entry):
                 raise ArtifactError(wrong)
             document = newer
         raise ArtifactError(f"{folder} is replaced all the time; read it when nobody writes to it")
