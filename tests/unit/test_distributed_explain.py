@@ -37,7 +37,7 @@ from cortx.errors import ArtifactError, CortxError, InputError, StorageError
 from cortx.explained import explanation_frame
 from cortx.explanation import Explanation
 from cortx.interfaces.explain_folder import explain_folder
-from cortx.named import load_model
+from cortx.named import load_model_from
 
 COLUMNS = ("age", "count", "flag", "colour", "size")
 MODULE = """
@@ -112,7 +112,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("world")
     (folder / "scoring_of_rows.py").write_text(MODULE)
-    model, classes = (load_model(f"scoring_of_rows:{name}", str(folder)) for name in ("model", "classes"))
+    model, classes = (load_model_from(str(folder), f"scoring_of_rows:{name}") for name in ("model", "classes"))
     rows = make_rows(300, 0)
     game = cortx.Game(model, reference=rows)
     explainer = cortx.CoRTX(make_tiny_recipe(10)).fit(game, rows, n_labels=60)

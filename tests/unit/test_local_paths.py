@@ -36,7 +36,7 @@ HONOURED = {("explain", "table"), ("explain", "out"), ("label", "data")}
 """Options that take addresses; --out does only where TABLE is a folder."""
 WORDS = {
     "fit": {"target", "output", "group", "categorical", "drop", "recipe", "heads", "unseen", "frame", "device"},
-    "explain": {"outputs", "exclude", "direction", "output", "engine", "address", "label"},
+    "explain": {"outputs", "exclude", "direction", "output", "engine", "address"},
     "evaluate": {"method", "slices"},
     "label": {"output", "target", "group", "categorical", "drop", "frame", "engine", "address"},
     "serve": {"host"},
