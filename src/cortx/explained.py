@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cortx.explanation import Explanation, strongest_first
-from cortx.reasons import backend_of, usable_backend
+from cortx.errors import InputError
+
+if TYPE_CHECKING:
+    from cortx.explanation import Explanation
 
 FEATURE = "feature"
 """The part that names players; all others are numbers."""
@@ -38,13 +40,12 @@ def added_columns(
     top: int | None = None,
     bounds: bool = False,
     known: bool = False,
-    prefix: str = "attribution_",
 ) -> tuple[Added, ...]:
     """All columns, output by output: every player's, or the `top` strongest by name and value; `known`: the outputs."""
     added: list[Added] = []
     for k, end in enumerate(endings):
         if top is None:
-            added += [Added(f"{prefix}{name}{end}", "values", j, k) for j, name in enumerate(players)]
+            added += [Added(f"attribution_{name}{end}", "values", j, k) for j, name in enumerate(players)]
             added.append(Added(f"base_value{end}", "base_values", 0, k))
             for j, name in enumerate(players if bounds else ()):
                 added.append(Added(f"lower_{name}{end}", "lower_bounds", j, k))
@@ -60,7 +61,21 @@ def added_columns(
         if bounds:
             added.append(Added(f"error_bound{end}", "error_bound", 0, k))
     added += [Added(f"model_output{end}", "outputs", 0, k) for k, end in enumerate(endings) if known]
+    names = [column.name for column in added]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"two features and outputs would both be the column {twice!r}; rename one of them")
     return tuple(added)
+
+
+def refuse_taken(added: Iterable[str], present: Iterable[str]) -> None:
+    """Raises where a table has columns already that explaining would add."""
+    taken = sorted(set(added) & set(present))
+    if taken:
+        raise InputError(
+            f"the table has columns already that explaining would add: {', '.join(map(repr, taken))}; "
+            "rename or drop them"
+        )
 
 
 def column_values(explanation: Explanation, added: Sequence[Added], top: int | None = None) -> list[npt.NDArray[Any]]:
@@ -70,7 +85,7 @@ def column_values(explanation: Explanation, added: Sequence[Added], top: int | N
     shape = (n_rows, n_players, -1) if n_rows else (0, n_players, *(explanation.values.shape[2:] or (1,)))
     order: npt.NDArray[Any] | None = None
     if top is not None:
-        order = strongest_first(explanation.values.reshape(shape))[:, :top]
+        order = explanation.order_by_magnitude.reshape(shape)[:, :top]
     parts: dict[str, npt.NDArray[Any]] = {}
     for part in wanted:
         if part == FEATURE:
@@ -85,26 +100,24 @@ def column_values(explanation: Explanation, added: Sequence[Added], top: int | N
     return [parts[column.part][column.output, column.player] for column in added]
 
 
-def explanation_frame(explanation: Explanation, top: int | None = None) -> Any:
-    """One row for each explained row: all attributions, or the `top` strongest features by name and value."""
-    import narwhals as nw
-
-    bounds, known = explanation.lower_bounds is not None, explanation.outputs is not None
-    n_outputs = None if explanation.values.ndim == 2 else explanation.values.shape[2]
+def explained_columns(explanation: Explanation, top: int | None = None) -> dict[str, Any]:
+    """Everything that an explanation says of its rows, column by column, each (rows,); see `added_columns`."""
     added = added_columns(
         explanation.feature_names,
-        suffixes(explanation.output_names, n_outputs),
+        suffixes(explanation.output_names, None if explanation.values.ndim == 2 else explanation.values.shape[2]),
         top=top,
-        bounds=bounds,
-        known=known,
+        bounds=explanation.lower_bounds is not None,
+        known=explanation.outputs is not None,
     )
-    columns: dict[str, Any] = {}
-    if top is None:
-        frame = nw.from_native(explanation.to_frame(bounds=bounds), eager_only=True)
-        columns = {name: frame[name].to_numpy() for name in frame.columns}
-        added = tuple(column for column in added if column.part == "outputs")
+    return named_values(
+        explanation, [c for c in added if c.part == FEATURE or getattr(explanation, c.part) is not None], top
+    )
+
+
+def named_values(explanation: Explanation, added: Sequence[Added], top: int | None = None) -> dict[str, Any]:
+    """The columns by name; those of `FEATURE` hold the players' names."""
     names = np.array(explanation.feature_names)
-    for column, values in zip(added, column_values(explanation, added, top), strict=True):
-        columns[column.name] = names[values].tolist() if column.part == FEATURE else values
-    backend = backend_of(explanation.data) or usable_backend("a table of explanations")
-    return nw.from_dict(columns, backend=backend).to_native()
+    return {
+        column.name: names[values].tolist() if column.part == FEATURE else values
+        for column, values in zip(added, column_values(explanation, added, top), strict=True)
+    }

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError, need
+from cortx.explained import added_columns, named_values, suffixes
 from cortx.reasons import (
     Direction,
     ReasonCodes,
@@ -295,35 +296,26 @@ class Explanation:
         )
 
     def to_frame(self, output: int | str | None = None, bounds: bool = False) -> Any:
-        """A frame of the kind the rows came in (pandas otherwise): one column a player, plus ``base_value``.
+        """A frame of the kind the rows came in (pandas otherwise): ``attribution_NAME`` of each player, ``base_value``.
 
-        Several outputs give one column for each player and output, named ``player:output``; `output` picks one.
-        With `bounds` come ``player (lower)`` and ``player (upper)``, and ``error_bound`` where it is known.
+        With `bounds` come ``lower_NAME`` and ``upper_NAME``, and ``error_bound`` where it is known. Several outputs
+        give these columns for each output, named ``attribution_NAME:OUTPUT`` and so on; `output` picks one.
         """
-        columns: dict[str, FloatArray] = {}
+        if bounds:
+            self._bands("to_frame(bounds=True)")
+        endings, first = suffixes(None, None), 0
         if self.values.ndim == 2:
             _refuse_output(output)
-            columns |= self._columns(np.s_[:], bounds)
+        elif output is None:
+            endings = suffixes(self.output_names, self.values.shape[2])
         else:
-            names = self._outputs_by_name()
-            for k in range(len(names)) if output is None else [_position(output, names)]:
-                suffix = f":{names[k]}" if output is None else ""
-                columns |= {f"{name}{suffix}": c for name, c in self._columns(np.s_[..., k], bounds).items()}
-        return _build_frame(columns, like=self.data)
-
-    def _columns(self, each: Any, bounds: bool) -> dict[str, FloatArray]:
-        """The columns of one output, which `each` picks from the last axis."""
-        values = self.values[each]
-        columns: dict[str, FloatArray] = {name: values[:, j] for j, name in enumerate(self.feature_names)}
-        more = {"base_value": self.base_values[each]}
-        if bounds:
-            lower, upper = (ends[each] for ends in self._bands("to_frame(bounds=True)"))
-            for j, name in enumerate(self.feature_names):
-                more |= {f"{name} (lower)": lower[:, j], f"{name} (upper)": upper[:, j]}
-            if self.error_bound is not None:
-                more["error_bound"] = self.error_bound[each]
-        taken = set(columns)
-        return columns | {f"{n} (of the explanation)" if n in taken else n: column for n, column in more.items()}
+            first = _position(output, self._outputs_by_name())
+        added = [
+            column._replace(output=column.output + first)
+            for column in added_columns(self.feature_names, endings, bounds=bounds)
+            if column.part != "error_bound" or self.error_bound is not None
+        ]
+        return _build_frame(named_values(self, added), like=self.data)
 
     def _outputs_by_name(self) -> tuple[str, ...]:
         return self.output_names or tuple(str(k) for k in range(self.values.shape[2]))
@@ -394,7 +386,7 @@ def take_rows(data: Any, index: Any) -> Any:
     return frame[index].to_native()
 
 
-def _build_frame(columns: dict[str, FloatArray], like: Any) -> Any:
+def _build_frame(columns: dict[str, Any], like: Any) -> Any:
     import narwhals as nw
 
     backend = backend_of(like)

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.conftest import make_tiny_recipe
 
@@ -46,6 +48,10 @@ def three(frame):
 def broken(frame):
     raise RuntimeError("out of order")
 '''
+
+
+ATTRIBUTIONS = ["attribution_a", "attribution_b", "attribution_colour"]
+TEST_COLUMNS = ["a", "b", "colour", "bought", "score"]
 
 
 def cortx(*arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -216,11 +222,45 @@ def test_explain_adds_up_to_the_models_output(workshop: Path, tmp_path: Path, ta
     assert "Explained 12 rows" in done.stderr
     assert "12 model evaluations" in done.stderr
     frame = (pd.read_csv if out.endswith("csv") else pd.read_parquet)(tmp_path / out)
-    assert list(frame.columns) == ["a", "b", "colour", "base_value", "model_output"]
+    assert list(frame.columns) == [*TEST_COLUMNS, *ATTRIBUTIONS, "base_value", "model_output"]
     expected = model_outputs(some_rows(12, seed=1))
     np.testing.assert_allclose(frame["model_output"], expected, atol=1e-9)
-    np.testing.assert_allclose(frame[["a", "b", "colour", "base_value"]].sum(axis=1), expected, atol=1e-9)
+    np.testing.assert_allclose(frame[[*ATTRIBUTIONS, "base_value"]].sum(axis=1), expected, atol=1e-9)
     assert os.listdir(tmp_path) == [out]
+
+
+@pytest.mark.slow
+def test_what_is_only_copied_does_not_change(workshop: Path, tmp_path: Path) -> None:
+    """Leading zeros, gaps, words that look like gaps, whole numbers that no float holds: files and folders alike."""
+    rows = some_rows(4, seed=1)
+    texts = rows.astype(str).assign(id=["007", "", "NA", "9007199254740993"], day=["2026-01-02", "1e3", "0.10", "x,y"])
+    texts.to_csv(tmp_path / "in.csv", index=False)
+    common = ("--model", "scoring:model", "--out")
+    cortx("explain", "credit.cortx", tmp_path / "in.csv", *common, tmp_path / "why.csv", folder=workshop)
+    read = {"dtype": str, "keep_default_na": False}
+    after = pd.read_csv(tmp_path / "why.csv", **read)
+    pd.testing.assert_frame_equal(after[texts.columns], pd.read_csv(tmp_path / "in.csv", **read))
+    assert list(after.columns) == [*texts.columns, *ATTRIBUTIONS, "base_value", "model_output"]
+    kept = pa.Table.from_pandas(rows, preserve_index=False).append_column(
+        "id", pa.array([None, 9007199254740993, 3, 4], pa.int64())
+    )
+    (tmp_path / "in").mkdir()
+    pq.write_table(kept, tmp_path / "in" / "rows.parquet")
+    cortx("explain", "credit.cortx", tmp_path / "in" / "rows.parquet", *common, tmp_path / "file.parquet",
+          folder=workshop)  # fmt: skip
+    cortx("explain", "credit.cortx", tmp_path / "in", *common, tmp_path / "out", "--workers", 0, folder=workshop)
+    one, many = pq.read_table(tmp_path / "file.parquet"), pq.read_table(tmp_path / "out" / "rows.parquet")
+    assert one.column_names == many.column_names == [*kept.column_names, *ATTRIBUTIONS, "base_value", "model_output"]
+    assert one.column("id").equals(kept.column("id"))
+    assert many.column("id").equals(kept.column("id"))
+    for name in ("attribution_a", "base_value", "model_output"):
+        np.testing.assert_allclose(one.column(name), many.column(name), atol=1e-9)
+    taken = rows.assign(attribution_a=1.0)
+    taken.to_csv(tmp_path / "taken.csv", index=False)
+    done = cortx(
+        "explain", "credit.cortx", tmp_path / "taken.csv", *common, tmp_path / "no.csv", folder=workshop, code=2
+    )
+    assert "'attribution_a'; rename or drop" in done.stderr
 
 
 @pytest.mark.slow
@@ -228,7 +268,9 @@ def test_explain_with_outputs_of_a_column_equals_the_model(workshop: Path, tmp_p
     for name, option in (("model", ("--model", "scoring:model")), ("column", ("--outputs", "score"))):
         cortx("explain", "credit.cortx", "test.csv", *option, "--out", tmp_path / f"{name}.csv", folder=workshop)
     first, second = pd.read_csv(tmp_path / "model.csv"), pd.read_csv(tmp_path / "column.csv")
-    np.testing.assert_allclose(first, second, atol=1e-9)
+    assert list(first.columns) == list(second.columns)
+    for name in (*ATTRIBUTIONS, "base_value", "model_output"):
+        np.testing.assert_allclose(first[name], second[name], atol=1e-9)
 
 
 @pytest.mark.slow
@@ -245,10 +287,11 @@ def test_explain_top_and_plot(workshop: Path, tmp_path: Path) -> None:
     cortx("explain", "credit.cortx", "test.csv", "--model", "scoring:model", "--out", tmp_path / "top.csv",
           "--top", 2, "--plot", tmp_path / "why.png", folder=workshop)  # fmt: skip
     every, top = pd.read_csv(tmp_path / "all.csv"), pd.read_csv(tmp_path / "top.csv")
-    assert list(top.columns) == ["feature_1", "value_1", "feature_2", "value_2", "base_value", "model_output"]
+    names = ["feature_1", "value_1", "feature_2", "value_2", "base_value", "model_output"]
+    assert list(top.columns) == [*TEST_COLUMNS, *names]
     for i, row in top.iterrows():
-        order = every.loc[i, ["a", "b", "colour"]].abs().sort_values(ascending=False).index
-        assert [row["feature_1"], row["feature_2"]] == list(order[:2])
+        order = every.loc[i, ATTRIBUTIONS].abs().sort_values(ascending=False).index
+        assert [f"attribution_{row[name]}" for name in ("feature_1", "feature_2")] == list(order[:2])
         assert row["value_1"] == pytest.approx(every.loc[i, order[0]])
     assert (tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
 
@@ -367,16 +410,17 @@ def test_explain_with_bounds(bounded: Path, tmp_path: Path) -> None:
     common = ("explain", "bounded.cortx", "fresh.csv", "--model", "scoring:model", "--confidence", 0.9)
     cortx(*common, "--out", tmp_path / "all.csv", folder=bounded)
     frame = pd.read_csv(tmp_path / "all.csv")
-    bands = [f"{name} ({end})" for name in ("a", "b", "colour") for end in ("lower", "upper")]
-    assert list(frame.columns) == ["a", "b", "colour", "base_value", *bands, "error_bound", "model_output"]
-    assert (frame["a (lower)"] <= frame["a"]).all()
-    assert (frame["a"] <= frame["a (upper)"]).all()
+    bands = [f"{end}_{name}" for name in ("a", "b", "colour") for end in ("lower", "upper")]
+    before = list(pd.read_csv(bounded / "fresh.csv").columns)
+    assert list(frame.columns) == [*before, *ATTRIBUTIONS, "base_value", *bands, "error_bound", "model_output"]
+    assert (frame["lower_a"] <= frame["attribution_a"]).all()
+    assert (frame["attribution_a"] <= frame["upper_a"]).all()
     cortx(*common, "--top", 1, "--out", tmp_path / "top.csv", folder=bounded)
     top = pd.read_csv(tmp_path / "top.csv")
     names = ["feature_1", "value_1", "lower_1", "upper_1", "base_value", "error_bound", "model_output"]
-    assert list(top.columns) == names
+    assert list(top.columns) == [*before, *names]
     for i, row in top.iterrows():
-        assert row["upper_1"] == pytest.approx(frame.loc[i, f"{row['feature_1']} (upper)"])
+        assert row["upper_1"] == pytest.approx(frame.loc[i, f"upper_{row['feature_1']}"])
     np.testing.assert_allclose(top["error_bound"], frame["error_bound"])
 
 
@@ -468,10 +512,11 @@ def test_groups_background_target_and_ranking(tmp_path: Path) -> None:
     cortx("explain", "sub/groups.cortx", "rows.parquet", "--model", "scoring:model", "--out", "why.csv",
           folder=tmp_path)  # fmt: skip
     frame = pd.read_csv(tmp_path / "why.csv")
-    assert list(frame.columns) == ["numbers", "colour", "base_value", "model_output"]
+    added = ["attribution_numbers", "attribution_colour", "base_value"]
+    assert list(frame.columns) == ["a", "b", "colour", *added, "model_output"]
     yes = model_outputs(rows)
     np.testing.assert_allclose(frame["model_output"], np.log1p(-yes) - np.log(yes), atol=1e-6)
-    np.testing.assert_allclose(frame[["numbers", "colour", "base_value"]].sum(axis=1), frame["model_output"], atol=1e-9)
+    np.testing.assert_allclose(frame[added].sum(axis=1), frame["model_output"], atol=1e-9)
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ from cortx.distributed.places import list_files, parquet_files, place, write_who
 from cortx.distributed.source import FrameSource, ParquetSource, open_source
 from cortx.distributed.work import Done, Engine, Job, Task, failed
 from cortx.errors import ArtifactError, CortxError, InputError, StorageError
-from cortx.explained import explanation_frame
+from cortx.explained import explained_columns
 from cortx.explanation import Explanation
 from cortx.interfaces.explain_folder import explain_folder
 from cortx.named import load_model_from
@@ -894,14 +894,18 @@ def test_memory_of_wide_tables_is_bounded(world: World, tmp_path: Path, monkeypa
     assert max(made.row_group(g).num_rows * made.num_columns for g in range(made.num_row_groups)) <= 1_000
 
 
-def test_frames_of_explanations_keep_their_columns() -> None:
-    """`cortx explain FILE`: plain names for all players, places for the strongest."""
+def frame_of(explanation: Explanation, top: int | None = None) -> pd.DataFrame:
+    return pd.DataFrame(explained_columns(explanation, top))
+
+
+def test_columns_of_explanations() -> None:
+    """`cortx explain FILE`: all players by name, or places for the strongest."""
     values = np.array([[0.5, -2.0, 1.0], [0.0, 0.1, -0.2]])
     two = Explanation(
         values=values, base_values=np.array([1.0, 1.0]), feature_names=("a", "b", "c"), outputs=np.array([0.5, 0.9])
     )
-    assert list(explanation_frame(two).columns) == ["a", "b", "c", "base_value", "model_output"]
-    top = explanation_frame(two, 2)
+    assert list(frame_of(two).columns) == [*(f"attribution_{name}" for name in "abc"), "base_value", "model_output"]
+    top = frame_of(two, 2)
     assert list(top.columns) == ["feature_1", "value_1", "feature_2", "value_2", "base_value", "model_output"]
     assert top.values.tolist() == [["b", -2.0, "c", 1.0, 1.0, 0.5], ["c", -0.2, "b", 0.1, 1.0, 0.9]]
     three = Explanation(
@@ -914,7 +918,7 @@ def test_frames_of_explanations_keep_their_columns() -> None:
         error_bound=np.full((2, 2), 0.25),
         confidence=0.9,
     )
-    bounded = explanation_frame(three, 1)
+    bounded = frame_of(three, 1)
     assert list(bounded.columns) == [
         f"{name}:{end}"
         for end in ("no", "yes")

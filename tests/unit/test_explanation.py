@@ -17,6 +17,7 @@ from cortx.errors import InputError
 
 VALUES = np.array([[1.0, -3.0, 2.0], [0.0, 0.0, -1.0], [4.0, 5.0, 6.0]])
 NAMES = ("a", "b", "c")
+ATTRIBUTIONS = [f"attribution_{name}" for name in NAMES]
 FRAME = pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "z"], "c": [0.1, 0.2, 0.3]}, index=[10, 20, 30])
 
 
@@ -124,7 +125,7 @@ def test_iteration_and_bounds() -> None:
 
 def test_to_frame_comes_in_the_kind_of_the_rows() -> None:
     frame = single(FRAME).to_frame()
-    assert frame.columns.tolist() == ["a", "b", "c", "base_value"]
+    assert frame.columns.tolist() == [*ATTRIBUTIONS, "base_value"]
     assert frame.index.tolist() == [10, 20, 30]
     assert frame.loc[10].tolist() == [1.0, -3.0, 2.0, 0.5]
     assert isinstance(single(pl.from_pandas(FRAME)).to_frame(), pl.DataFrame)
@@ -135,10 +136,13 @@ def test_to_frame_comes_in_the_kind_of_the_rows() -> None:
 
 def test_to_frame_of_several_outputs() -> None:
     explanation = several(pl.from_pandas(FRAME))
-    assert explanation.to_frame().columns[:5] == ["a:no", "b:no", "c:no", "base_value:no", "a:yes"]
+    assert explanation.to_frame().columns[:5] == [
+        *(f"{name}:no" for name in (*ATTRIBUTIONS, "base_value")),
+        "attribution_a:yes",
+    ]
     for output in ("yes", 1, -1):
         frame = explanation.to_frame(output=output)
-        assert frame.columns == ["a", "b", "c", "base_value"]
+        assert frame.columns == [*ATTRIBUTIONS, "base_value"]
         assert frame.row(0) == (-1.0, 3.0, -2.0, 0.9)
     with pytest.raises(InputError, match="unknown output 'maybe'; expected one of no, yes"):
         explanation.to_frame(output="maybe")
@@ -163,12 +167,12 @@ def test_rows_carry_their_bounds() -> None:
 
 def test_to_frame_with_bounds() -> None:
     frame = banded().to_frame(bounds=True)
-    more = [f"{name} ({end})" for name in NAMES for end in ("lower", "upper")]
-    assert frame.columns.tolist() == [*NAMES, "base_value", *more, "error_bound"]
+    more = [f"{end}_{name}" for name in NAMES for end in ("lower", "upper")]
+    assert frame.columns.tolist() == [*ATTRIBUTIONS, "base_value", *more, "error_bound"]
     assert frame.loc[1].tolist() == [0, 0, -1, 0.5, -0.25, 0.25, -0.25, 0.25, -1.25, -0.75, 1]
-    assert banded().to_frame().columns.tolist() == [*NAMES, "base_value"]
+    assert banded().to_frame().columns.tolist() == [*ATTRIBUTIONS, "base_value"]
     without = single(lower_bounds=VALUES, upper_bounds=VALUES).to_frame(bounds=True)
-    assert without.columns.tolist() == [*NAMES, "base_value", *more]
+    assert without.columns.tolist() == [*ATTRIBUTIONS, "base_value", *more]
     with pytest.raises(InputError, match=r"to_frame\(bounds=True\) needs bounds.*explain with confidence="):
         single().to_frame(bounds=True)
 
@@ -180,20 +184,23 @@ def test_to_frame_with_bounds_of_several_outputs() -> None:
         values, both, NAMES, lower_bounds=values - 1, upper_bounds=values + 1, error_bound=np.add(both, [5, 6])
     )
     frame = explanation.to_frame(bounds=True)
-    assert frame["b (upper):1"].tolist() == [4, 1, -4]
+    assert frame["upper_b:1"].tolist() == [4, 1, -4]
     assert frame["error_bound:0"].tolist() == [5, 5, 5]
     assert explanation.to_frame(output=1, bounds=True)["error_bound"].tolist() == [6, 6, 6]
 
 
 def test_to_frame_loses_no_column_to_a_name() -> None:
-    names = ("a", "a (lower)", "error_bound")
+    names = ("a", "lower_a", "error_bound")
     explanation = Explanation(
         VALUES, np.zeros(3), names, lower_bounds=VALUES - 1, upper_bounds=VALUES + 1, error_bound=np.zeros(3)
     )
     frame = explanation.to_frame(bounds=True)
     assert frame.shape == (3, 3 + 1 + 6 + 1)
-    np.testing.assert_array_equal(frame[list(names)], VALUES)
-    assert frame["a (lower) (of the explanation)"].tolist() == [0, -1, 3]
+    np.testing.assert_array_equal(frame[[f"attribution_{name}" for name in names]], VALUES)
+    assert frame["lower_a"].tolist() == [0, -1, 3]
+    twice = Explanation(np.zeros((1, 2, 2)), np.zeros((1, 2)), ("a", "a:b"), output_names=("b:c", "c"))
+    with pytest.raises(InputError, match="would both be the column 'attribution_a:b:c'; rename"):
+        twice.to_frame()
 
 
 def slow_stable(order: Any, lower: Any, upper: Any) -> list[bool]:

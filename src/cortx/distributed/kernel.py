@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError
-from cortx.explained import FEATURE, Added, added_columns, column_values, suffixes
+from cortx.explained import FEATURE, Added, added_columns, column_values, refuse_taken, suffixes
 from cortx.storage import arrow
 from cortx.tables import Column, RowError, Schema
 
@@ -28,7 +28,6 @@ class ExplainSettings:
     """Adds bounds that hold for at least this share of fresh rows."""
     top: int | None = None
     """Only so many of the strongest players, by name and value."""
-    prefix: str = "attribution_"
 
     def __post_init__(self) -> None:
         given: str | Sequence[str] | None = self.outputs
@@ -59,13 +58,8 @@ def explained_schema(
                 "bounds hold for explanations that add up to the model's output; give model=..., or outputs=..., the "
                 "columns that hold it"
             )
-    added = _added(explainer, settings, known)
-    taken = sorted({column.name for column in added} & set(schema.names))
-    if taken:
-        raise InputError(
-            f"the table has columns already that explaining would add: {', '.join(map(repr, taken))}; "
-            "rename or drop them"
-        )
+    added = columns_of(explainer, settings, known)
+    refuse_taken((column.name for column in added), schema.names)
     fields = [pa.field(c.name, pa.string() if c.part == FEATURE else pa.float64()) for c in added]
     return pa.schema([*schema, *fields], schema.metadata)
 
@@ -126,7 +120,7 @@ class _Reader:
         self.explainer, self.schema, self.settings = explainer, schema, settings
         self.explained = explained_schema(explainer, schema, settings)
         known = bool(settings.outputs) or explainer.game is not None
-        self.added = _added(explainer, settings, known)
+        self.added = columns_of(explainer, settings, known)
         self.players = arrow().array(explainer.fitted.spec.players.names, arrow().string())
 
     def explain(self, batch: Any, row: int) -> list[Any]:
@@ -180,7 +174,8 @@ def _reading(what: str, row: int, rows: int) -> Iterator[None]:
         raise InputError(f"{what} cannot be read in rows {row:,} to {row + rows - 1:,}: {error}") from error
 
 
-def _added(explainer: CoRTX, settings: ExplainSettings, known: bool) -> tuple[Added, ...]:
+def columns_of(explainer: CoRTX, settings: ExplainSettings, known: bool) -> tuple[Added, ...]:
+    """The columns that explaining adds to a table; `known` says whether the model's outputs will be."""
     spec = explainer.fitted.spec
     n_outputs = None if len(spec.base_values) == 1 else len(spec.base_values)
     return added_columns(
@@ -189,7 +184,6 @@ def _added(explainer: CoRTX, settings: ExplainSettings, known: bool) -> tuple[Ad
         top=settings.top,
         bounds=settings.confidence is not None,
         known=known,
-        prefix=settings.prefix,
     )
 
 

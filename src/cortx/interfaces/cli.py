@@ -14,7 +14,7 @@ from cortx.errors import ArtifactError, CortxError, InputError
 from cortx.interfaces import paper
 from cortx.interfaces.explain_folder import explain_folder
 from cortx.interfaces.export import export
-from cortx.interfaces.files import TABLE_ENDINGS, read_file, write_file
+from cortx.interfaces.files import TABLE_ENDINGS, beside, read_file, stored_columns, write_file
 from cortx.interfaces.label import label
 from cortx.interfaces.options import (
     AddressOption,
@@ -315,12 +315,12 @@ def explain(
 ) -> None:
     """Explain every row of a table.
 
-    Writes one column for each feature, base_value, and model_output where it is known: base_value plus the
-    attributions is then model_output. Columns that the explainer does not know are left aside.
-    --confidence adds the bounds of every attribution and of the row's error.
+    All columns of TABLE stay, also those that the model does not take. Added are attribution_NAME of each feature,
+    base_value, and model_output where it is known: base_value plus the attributions is then model_output.
+    --confidence adds lower_NAME and upper_NAME of every attribution, and error_bound of the row.
 
-    A folder of Parquet files becomes a folder of Parquet files: all columns stay, attribution_NAME and the others are
-    added, rows keep their order. Any number of rows needs the same memory. Stopped, the same command goes on.
+    A folder of Parquet files becomes a folder of Parquet files with the same columns; rows keep their order. Any number
+    of rows needs the same memory. Stopped, the same command goes on.
 
     [bold]Example[/bold]
 
@@ -370,7 +370,8 @@ def _explain_file(
     threads: int | None,
 ) -> None:
     """A table that fits into memory, into one file."""
-    from cortx.explained import explanation_frame
+    from cortx.distributed.kernel import ExplainSettings, columns_of
+    from cortx.explained import explained_columns, refuse_taken
     from cortx.explainer.artifact import load
 
     _check_endings((out, TABLE_ENDINGS if reasons is None else (*TABLE_ENDINGS, ".json")), (plot, (".png",)))
@@ -380,6 +381,11 @@ def _explain_file(
     loaded = load(explainer, None if model is None else load_model(model)).set_params(threads=threads)
     rows = read_file(table)
     known = _output_columns(rows, outputs, table)
+    stored = stored_columns(table, rows, out)
+    if reasons is None:
+        settings = ExplainSettings(confidence=0.9 if tolerance is not None else confidence, top=top)
+        added = columns_of(loaded, settings, known is not None or model is not None)
+        refuse_taken((column.name for column in added), map(str, stored.columns))
     if reasons is not None and confidence is None and (known is not None or model is not None):
         # Reasons say how sure they are, if anybody knows.
         confidence = None if loaded.fitted.calibration is None else min(0.9, loaded.calibration.most_confident)
@@ -387,7 +393,7 @@ def _explain_file(
         _known_columns(rows, loaded), known, confidence=confidence, tolerance=tolerance, row_budget=row_budget
     )
     if reasons is None:
-        write_file(explanation_frame(explanation, top), out)
+        write_file(beside(stored, explained_columns(explanation, top)), out)
     else:
         codes = explanation.reason_codes(reasons, exclude or (), direction or "both", output)
         if out.suffix.lower() == ".json":

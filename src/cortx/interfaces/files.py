@@ -40,6 +40,36 @@ def read_file(path: Path) -> Any:
     return table
 
 
+def stored_columns(path: Path, rows: Any, out: Path) -> Any:
+    """All columns of a file as they stand in it, for copying beside new ones into the file `out`.
+
+    `rows` is what `read_file` made of it. A frame may read 007 as 7, and whole numbers beside gaps as floats: what is
+    only copied must not change, so text stays text from CSV to CSV, and Parquet's types stay what they are.
+    """
+    library = _frame_library()
+    is_pandas = library.__name__ == "pandas"
+    if path.name.lower().endswith(".parquet"):
+        if not is_pandas:
+            return rows
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(path).read().replace_schema_metadata(None).to_pandas(types_mapper=library.ArrowDtype)
+    if out.suffix.lower() != ".csv":
+        return rows
+    if is_pandas:
+        return library.read_csv(path, dtype=str, keep_default_na=False)
+    return library.read_csv(path, infer_schema=False, missing_utf8_is_empty_string=True)
+
+
+def beside(frame: Any, columns: dict[str, Any]) -> Any:
+    """A pandas or polars frame with more columns, each (rows,)."""
+    library = _frame_library()
+    added = library.DataFrame(columns)
+    if library.__name__ == "pandas":
+        return library.concat([frame.reset_index(drop=True), added], axis=1)
+    return frame.hstack(added)
+
+
 def _frame_library() -> Any:
     for name in ("pandas", "polars"):
         try:
