@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cortx import metrics as metrics
     from cortx import portable as portable
     from cortx import ray as ray
+    from cortx import rivals as rivals
     from cortx import spark as spark
     from cortx.errors import CortxError as CortxError
     from cortx.estimators.shapley import shapley as shapley
@@ -47,6 +48,7 @@ _LAZY = {
     "plots": "cortx.interfaces.plots",
     "portable": "cortx.portable",
     "ray": "cortx.ray",
+    "rivals": "cortx.rivals",
     "shapley": "cortx.estimators.shapley:shapley",
     "spark": "cortx.spark",
 }
@@ -67,6 +69,7 @@ __all__ = [
     "plots",
     "portable",
     "ray",
+    "rivals",
     "shapley",
     "spark",
 ]

@@ -35,8 +35,11 @@ class ModelError(CortxError, RuntimeError):
     """The model under explanation raised, or returned something that is not a finite number per row."""
 
 
-class NotFittedError(CortxError, RuntimeError):
-    """The explainer has not been fitted or loaded yet."""
+class NotFittedError(CortxError, ValueError, AttributeError, RuntimeError):
+    """The explainer has not been fitted or loaded yet.
+
+    An AttributeError too, as scikit-learn's is: ``hasattr(explainer, "costs_")`` is False before the fit.
+    """
 
 
 class ArtifactError(CortxError):

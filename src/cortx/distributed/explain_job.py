@@ -66,11 +66,11 @@ class OpenExplainer:
         if key not in _OPEN:
             from cortx.explainer.artifact import load
 
-            explainer = load(self.explainer, None if self.model is None else self.model.load())
+            explainer = load(self.explainer, None if self.model is None else self.model.load(), device=self.device)
             while len(_OPEN) >= MOST_OPEN:
                 _OPEN.pop(next(iter(_OPEN)))
             # The model is kept beside: while it lives, nothing else has its id.
-            _OPEN[key] = (explainer if self.device == "cpu" else explainer.to(self.device), self.model)
+            _OPEN[key] = (explainer, self.model)
         return _OPEN[key][0]
 
     def explain(self, batches: Iterable[Any], first_row: int = 0) -> Iterator[Any]:

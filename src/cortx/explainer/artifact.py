@@ -28,7 +28,7 @@ from cortx.training.encoders import at_most
 from cortx.training.features import TableFeatures
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
-from cortx.training.recipe import Recipe
+from cortx.training.recipe import Recipe, get_recipe
 from cortx.version import __version__
 
 if TYPE_CHECKING:
@@ -46,12 +46,13 @@ def save(explainer: CoRTX, folder: str | Path) -> Path:
     return EXPLAINER.write(target, save_tensors(_tensors(fitted)), _manifest(explainer, fitted))
 
 
-def load(folder: str | Path, model: Any = None) -> CoRTX:
+def load(folder: str | Path, model: Any = None, *, device: str | None = None) -> CoRTX:
     """Reads a saved explainer. With `model`, it is attached if it is the one the explainer was fitted for.
 
+    `device` is where it explains; by default where it did when it was saved, if torch can compute there, else "cpu".
     Raises `ArtifactError` for a missing, foreign or damaged folder and `FingerprintError` for another model.
     """
-    from cortx.explainer.explainer import CoRTX
+    from cortx.explainer.explainer import CoRTX, can_use, usable_device
 
     path = local_path(folder, "the explainer's folder")
     manifest, tensors = _read(path)
@@ -63,21 +64,18 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         with at_most(SLACK * sum(own) + SMALL, SLACK * len(own)):
             network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
         calibration, curve = _calibration(manifest, tensors), manifest["learning_curve"]
+        params = _params(manifest, recipe, images=isinstance(spec.schema, ImageSchema))
     except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, RuntimeError, InputError) as error:
         raise ArtifactError(f"the explainer in {path} cannot be rebuilt ({error}); save it again") from error
-    explainer = CoRTX(
-        recipe,
-        heads=tuple(settings["heads"]),
-        unseen=settings["unseen"],
-        seed=int(settings["seed"]),
-    )
+    device = (params["device"] if can_use(params["device"]) else "cpu") if device is None else usable_device(device)
+    explainer = CoRTX(**{**params, "device": device})
     probe, probe_outputs = tensors["probe.rows"].numpy(), tensors["probe.outputs"].numpy()
     fitted = Fitted(
         network=network,
         spec=spec,
         recipe=recipe,
-        heads=explainer.heads,
-        seed=explainer.seed,
+        heads=tuple(settings["heads"]),
+        seed=int(settings["seed"]),
         costs=manifest["costs"],
         quality=manifest["quality"],
         history=manifest["history"],
@@ -92,7 +90,7 @@ def load(folder: str | Path, model: Any = None) -> CoRTX:
         game = Game.from_spec(model, spec)
         _check_model(game, fitted, path)
     explainer._attach(fitted, game)
-    return explainer
+    return explainer if device == "cpu" else explainer.to(device)
 
 
 def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
@@ -117,6 +115,7 @@ def _manifest(explainer: CoRTX, fitted: Fitted) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
         **game_facts(fitted.spec),
         "settings": {"heads": list(fitted.heads), "unseen": explainer.unseen, "seed": fitted.seed},
+        "params": _params_json(explainer, images=isinstance(fitted.spec.schema, ImageSchema)),
         "quality": fitted.quality,
         "calibration": _calibration_facts(fitted.calibration),
         "learning_curve": fitted.curve,
@@ -129,6 +128,36 @@ def _manifest(explainer: CoRTX, fitted: Fitted) -> dict[str, Any]:
             "python": platform.python_version(),
             **{name: _version(name) for name in ("torch", "numpy", "safetensors")},
         },
+    }
+
+
+def _params_json(explainer: CoRTX, *, images: bool) -> dict[str, Any]:
+    """The constructor's arguments; a recipe with its content, so that a later version sees if a name still fits."""
+    params = explainer.get_params()
+    recipe = get_recipe(explainer.recipe, images=images).to_json()
+    named = explainer.recipe if isinstance(explainer.recipe, str) else None
+    return {**params, "heads": list(explainer.heads), "seed": int(explainer.seed), "recipe": [named, recipe]}
+
+
+def _params(manifest: dict[str, Any], fitted: Recipe, *, images: bool) -> dict[str, Any]:
+    """What `CoRTX.get_params` gave when the explainer was saved."""
+    given, settings = manifest.get("params"), manifest["settings"]
+    if given is None:  # saved before these were kept: what is known of them
+        recipe, given = fitted, {"positives": None, "device": "cpu", **settings}
+    else:
+        named, content = given["recipe"]
+        recipe = Recipe.from_json(content)
+        # The recipe of that name may have changed since; then its content counts.
+        if named is not None and get_recipe(named, images=images) == recipe:
+            recipe = named
+    return {
+        "recipe": recipe,
+        "heads": tuple(given["heads"]),
+        "positives": given["positives"],
+        "unseen": given["unseen"],
+        "seed": int(given["seed"]),
+        "device": str(given["device"]),
+        "threads": given.get("threads"),
     }
 
 

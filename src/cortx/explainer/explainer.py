@@ -716,12 +716,19 @@ class CoRTX:
 
 
 def usable_device(name: str) -> str:
-    """The name, if torch can compute there; rows are held in float64, which not every device has."""
-    try:
-        torch.empty(0, device=name, dtype=torch.float64)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise InputError(f"device must be a device that torch can use here, such as 'cpu', got {name!r}") from error
+    """The name, if torch can compute there."""
+    if not can_use(name):
+        raise InputError(f"device must be a device that torch can use here, such as 'cpu', got {name!r}")
     return name
+
+
+def can_use(device: str) -> bool:
+    """Whether torch can compute there; rows are held in float64, which not every device has."""
+    try:
+        torch.empty(0, device=device, dtype=torch.float64)
+    except (RuntimeError, AssertionError, TypeError):
+        return False
+    return True
 
 
 def _possible(answer: Predicted, bounds: Bounds, total: Array, most: float | None) -> tuple[Predicted, Bounds]:

@@ -21,6 +21,7 @@ from cortx.interfaces.options import (
     App,
     BackgroundOption,
     CategoricalOption,
+    DeviceOption,
     DropOption,
     EngineName,
     Frame,
@@ -32,11 +33,13 @@ from cortx.interfaces.options import (
     ThreadsOption,
     WorkersOption,
     log_to_stderr,
+    read_device,
     read_groups,
     read_target,
 )
 from cortx.interfaces.server.command import serve
 from cortx.interfaces.show import show_evaluation, show_fit
+from cortx.interfaces.wording import Group
 from cortx.named import load_model
 from cortx.storage import local_path, replace_whole
 
@@ -51,6 +54,7 @@ Direction = Literal["up", "down", "both"]
 
 app = App(
     name="cortx",
+    cls=Group,
     help="Explain every prediction of any tabular model in one forward pass.\n\n"
     "Start with [bold]cortx demo[/bold], then [bold]fit[/bold] an explainer for your own model, "
     "[bold]explain[/bold] tables with it, [bold]evaluate[/bold] how close it is, and [bold]serve[/bold] it.",
@@ -172,6 +176,7 @@ def fit(
         ),
     ] = None,
     threads: ThreadsOption = None,
+    device: DeviceOption = None,
 ) -> None:
     """Fit an explainer for a model, and save it as a folder.
 
@@ -210,7 +215,7 @@ def fit(
 
         fit_folder(
             model, table, out, labels=labels_from, recipe=recipe, heads=chosen, unseen=unseen, seed=seed,
-            checkpoint=checkpoint, calibration_share=calibration_share, threads=threads,
+            checkpoint=checkpoint, calibration_share=calibration_share, threads=threads, device=read_device(device),
         )  # fmt: skip
         return
     if table.is_dir():
@@ -218,14 +223,14 @@ def fit(
             f"{table} is a folder; make labels of it first (cortx label --data {table} ...) and fit with "
             "--labels-from, or give a file"
         )
-    groups = read_groups(group or [])
+    groups, place = read_groups(group or []), read_device(device)
     loaded = load_model(model)
     rows = _drop(read_file(table), drop or [], table)
     from cortx.explainer.explainer import CoRTX
 
     game = _game(loaded, rows, reference, background, drop or [], output=output, target=read_target(target),
                  groups=groups, categorical=categorical or [], frame=frame)  # fmt: skip
-    explainer = CoRTX(recipe, heads=chosen, unseen=unseen, seed=seed, threads=threads)
+    explainer = CoRTX(recipe, heads=chosen, unseen=unseen, seed=seed, threads=threads, device=place)
     if labels is None and sys.stderr.isatty():  # elsewhere the log has it
         typer.echo(str(explainer.plan(game, rows, budget)), err=True)
     explainer.fit(game, rows, budget=budget, n_labels=labels, checkpoint=checkpoint)
@@ -312,6 +317,7 @@ def explain(
     address: AddressOption = None,
     gpus_per_worker: GpusOption = 0.0,
     threads: ThreadsOption = None,
+    device: DeviceOption = None,
 ) -> None:
     """Explain every row of a table.
 
@@ -336,6 +342,7 @@ def explain(
         for option, value in (
             ("--plot", plot), ("--tolerance", tolerance), ("--row-budget", row_budget), ("--reasons", reasons),
             ("--exclude", exclude), ("--direction", direction), ("--output", output), ("--threads", threads),
+            ("--device", device),
         ):  # fmt: skip
             if value not in (None, []):
                 raise InputError(f"{option} is for a single file; leave it out, or explain a file without --engine")
@@ -348,7 +355,7 @@ def explain(
         raise InputError("--workers, --address and --gpus-per-worker are for folders; give --engine too")
     _explain_file(
         explainer, local_path(table, "TABLE"), local_path(out, "--out"), model, outputs, top, plot, confidence,
-        tolerance, row_budget, reasons, exclude, direction, output, threads,
+        tolerance, row_budget, reasons, exclude, direction, output, threads, device,
     )  # fmt: skip
 
 
@@ -368,6 +375,7 @@ def _explain_file(
     direction: Direction | None,
     output: str | None,
     threads: int | None,
+    device: str | None,
 ) -> None:
     """A table that fits into memory, into one file."""
     from cortx.distributed.kernel import ExplainSettings, columns_of
@@ -378,7 +386,8 @@ def _explain_file(
     if model is not None and outputs:
         raise InputError("--model and --outputs both give the model's output; use one of them")
     _check_explain_options(top, reasons, tolerance, row_budget, exclude, direction, output)
-    loaded = load(explainer, None if model is None else load_model(model)).set_params(threads=threads)
+    known_model = None if model is None else load_model(model)
+    loaded = load(explainer, known_model, device=device).set_params(threads=threads)
     rows = read_file(table)
     known = _output_columns(rows, outputs, table)
     stored = stored_columns(table, rows, out)
@@ -445,6 +454,7 @@ def evaluate(
     strict: Annotated[
         bool, typer.Option("--strict", help="Leave with exit code 1 unless the verdict is 'fits'.")
     ] = False,
+    device: DeviceOption = None,
 ) -> None:
     """Measure an explainer on fresh rows, and say whether it still fits the model and the data.
 
@@ -463,7 +473,7 @@ def evaluate(
     _check_endings((plot, (".png",)))
     log_to_stderr()
     # Without its model: another one is to be called out, not refused.
-    loaded = load(explainer)
+    loaded = load(explainer, device=device)
     game = Game.from_spec(load_model(model), loaded.fitted.spec)
     every = read_file(table)
     parts = {name: every[name].to_numpy() for name in _present(every, slices or [], "--slice", table)}

@@ -34,7 +34,7 @@ def export(
     from cortx.portable import load as load_portable
 
     rows = None if table is None else read_file(table)
-    path = load(artifact).to_onnx(folder, confidence=confidence, int8=int8, rows=rows)
+    path = load(artifact, device="cpu").to_onnx(folder, confidence=confidence, int8=int8, rows=rows)
     facts = load_portable(path).facts
     typer.echo(f"wrote {path}; read it with cortx.portable.load({str(path)!r})")
     if facts.int8 is not None:

@@ -60,6 +60,10 @@ AddressOption = Annotated[
     typer.Option(help="The Ray cluster ('auto', host:port) or the Spark master.", show_default=False),
 ]
 GpusOption = Annotated[float, typer.Option(help="GPUs of each worker (local, ray), also a part of one.", min=0.0)]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(help="Where the explainer computes, as torch names it: 'cpu', 'cuda', 'cuda:1'.", show_default=False),
+]
 
 
 class App(typer.Typer):
@@ -107,6 +111,15 @@ def read_target(text: str | None) -> int | str | None:
     if text is not None and text.lstrip("-").isdigit() and str(int(text)) == text:
         return int(text)
     return text
+
+
+def read_device(name: str | None) -> str:
+    """--device, checked before any work; by default the CPU."""
+    if name is None:
+        return "cpu"
+    from cortx.explainer.explainer import usable_device
+
+    return usable_device(name)
 
 
 def read_groups(texts: list[str]) -> dict[str, list[str]] | None:

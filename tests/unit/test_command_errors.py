@@ -1,0 +1,102 @@
+"""What the command line refuses is said in its own words: options, not arguments of Python."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from tests.compat.samples import frame
+from typer.testing import CliRunner
+
+from cortx.errors import CortxError
+from cortx.interfaces.cli import app
+from cortx.interfaces.wording import in_options, options_of
+
+FIRST = Path(__file__).parents[1] / "compat" / "first_version"
+ONE, THREE = FIRST / "frame" / "artifact", FIRST / "outputs" / "artifact"
+MODEL = "tests.compat.samples:score"
+FIT, LABEL = ("fit", MODEL, "rows.csv", "--out", "x.cortx"), ("label", "--model", MODEL, "--out", "labels")
+EXPLAIN, EVALUATE = ("explain", str(ONE), "rows.csv", "--out", "why.csv"), ("evaluate", str(ONE), "rows.csv")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("commands")
+    frame().assign(score=0.0, member=lambda rows: rows["member"].astype(str)).to_csv(made / "rows.csv", index=False)
+    (made / "parts").mkdir()
+    frame().to_parquet(made / "parts" / "rows.parquet", index=False)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((*FIT, "--budget", "100"), "--budget 100 is too small"),
+        ((*FIT, "--budget", "-3"), "budget"),
+        ((*FIT, "--labels", "1"), "label"),
+        ((*FIT, "--budget", "9", "--labels", "9"), "--budget and --labels"),
+        ((*FIT, "--device", "warp"), "device"),
+        ((*FIT, "--heads", "ranking"), "heads"),
+        ((*FIT, "--heads", "attribution,taste"), "taste"),
+        ((*FIT, "--target", "7"), "target"),
+        ((*FIT, "--group", "a=nothing"), "nothing"),
+        ((*FIT, "--categorical", "height"), "height"),
+        ((*FIT, "--reference", "nowhere"), "--reference"),
+        ((*FIT, "--output", "log-odds"), "log-odds"),
+        ((*FIT, "--output", "probability"), "probability"),
+        ((*FIT, "--calibration-share", "0.1"), "--labels-from"),
+        ((*FIT, "--labels-from", str(FIRST / "labels"), "--budget", "9"), "--budget"),
+        ((*EXPLAIN, "--model", MODEL, "--confidence", "0.9999"), "--confidence 0.9999 needs more"),
+        ((*EXPLAIN, "--confidence", "0.9"), "--outputs, or load the explainer with --model"),
+        ((*EXPLAIN, "--tolerance", "0.1"), "--tolerance refines rows with the model"),
+        ((*EXPLAIN, "--model", MODEL, "--tolerance", "-1"), "tolerance"),
+        ((*EXPLAIN, "--row-budget", "9"), "--tolerance"),
+        ((*EXPLAIN, "--device", "warp"), "device"),
+        ((*EXPLAIN, "--outputs", "job"), "job"),
+        ((*EXPLAIN, "--model", MODEL, "--reasons", "2", "--output", "yes"), "--output"),
+        ((*EXPLAIN, "--model", "tests.compat.samples:frame"), "model"),
+        (("explain", str(THREE), "rows.csv", "--out", "why.csv", "--reasons", "2"), "column"),
+        (("explain", str(ONE), "parts", "--out", "done", "--confidence", "0.9", "--workers", "0"), "--outputs"),
+        ((*EVALUATE, "--model", MODEL, "--row-budget", "2"), "--row-budget 2"),
+        ((*EVALUATE, "--model", MODEL, "--method", "exact", "--row-budget", "3"), "--row-budget 3"),
+        ((*EVALUATE, "--model", MODEL, "--method", "amortized"), "amortized"),
+        ((*EVALUATE, "--model", MODEL, "--method", "guess"), "guess"),
+        ((*EVALUATE, "--model", MODEL, "--confidence", "2"), "confidence"),
+        ((*LABEL, "--data", "rows.csv", "--budget", "9"), "rows.csv"),
+        ((*LABEL, "--data", "parts", "--budget", "9"), "--budget 9 is too small"),
+        ((*LABEL, "--data", "parts", "--budget", "9000", "--drop", "height"), "height"),
+        ((*LABEL, "--data", "parts", "--budget", "9000", "--rows", "0"), "rows"),
+    ],
+)
+def test_errors_name_options(
+    folder: Path, command: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code != 0
+    text = done.output
+    if isinstance(done.exception, CortxError):
+        text += str(done.exception)
+    assert words in text, text
+    # The command line's own usage errors quote nothing of Python either.
+    assert re.findall(r"(?<!['\"/\w])[a-z_]\w*=", text) == []
+
+
+def words_of(command: str, text: str) -> str:
+    group = typer.main.get_command(app)
+    return in_options(text, options_of(group.commands[command], group))  # type: ignore[attr-defined, arg-type]
+
+
+def test_arguments_become_the_options_of_the_command() -> None:
+    assert words_of("fit", "fit with n_labels=..., not labels=...") == "fit with --labels, not --labels-from"
+    assert words_of("evaluate", "load it with model=...") == "load it with --model"
+    assert words_of("fit", "load it with model=...") == "load it with MODEL"
+    assert words_of("fit", "drop=['a', 'b'] and row_budget=1,000;") == "--drop ['a', 'b'] and --row-budget 1,000;"
+    assert words_of("explain", "needs explainer=: any; views= are others") == "needs EXPLAINER: any; views are others"
+
+
+@pytest.mark.parametrize("text", ["got 'budget=3'", 'got "labels=..."', "rows in in/labels=3/budget=4/x", "x.model=3"])
+def test_the_users_own_words_stay(text: str) -> None:
+    assert words_of("fit", text) == text

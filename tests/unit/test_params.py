@@ -1,0 +1,103 @@
+"""An explainer's settings survive save and load; its results are absent before the fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sklearn.base import clone
+from tests.compat.samples import frame
+from tests.conftest import make_tiny_recipe
+
+import cortx
+from cortx.errors import CortxError, InputError, NotFittedError
+from cortx.training import recipe as recipes
+from cortx.training.recipe import get_recipe
+
+FIRST = Path(__file__).parents[1] / "compat" / "first_version"
+
+
+def saved(tmp_path: Path, name: str = "frame", **params: Any) -> cortx.CoRTX:
+    """A fitted explainer with other settings, saved to ``tmp_path / "one.cortx"``."""
+    explainer = cortx.load(FIRST / name / "artifact").set_params(**params)
+    explainer.save(tmp_path / "one.cortx")
+    return explainer
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"recipe": "quick", "positives": "random", "seed": 7},
+        {"recipe": "paper", "unseen": "error", "heads": ("attribution", "ranking")},
+        {"recipe": make_tiny_recipe(steps=7), "positives": "farthest"},
+    ],
+)
+def test_settings_survive_save_and_load(tmp_path: Path, params: dict[str, Any]) -> None:
+    explainer = saved(tmp_path, **params)
+    again = cortx.load(tmp_path / "one.cortx")
+    assert again.get_params() == explainer.get_params()
+    for each in (explainer, again):
+        copied = clone(each)
+        assert copied.get_params() == explainer.get_params()
+        assert not hasattr(copied, "costs_")
+    # What was fitted stays what it was, whatever the settings say of the next fit.
+    assert again.fitted.heads == explainer.fitted.heads
+    assert again.fitted.seed == explainer.fitted.seed
+    assert (again.explain(frame()).values == explainer.explain(frame()).values).all()
+
+
+def test_settings_of_an_image_explainer_survive(tmp_path: Path) -> None:
+    explainer = saved(tmp_path, "pictures", recipe="quick")
+    assert cortx.load(tmp_path / "one.cortx").get_params() == explainer.get_params()
+
+
+def test_a_recipe_that_has_changed_since_comes_as_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, recipe="quick")
+    before = get_recipe("quick")
+    changed = replace(before, encoder=replace(before.encoder, width=before.encoder.width + 8))
+    monkeypatch.setitem(recipes._NAMED, "quick", lambda: changed)
+    assert cortx.load(tmp_path / "one.cortx").recipe == before
+
+
+def test_explainers_of_the_first_version_have_settings_too() -> None:
+    explainer = cortx.load(FIRST / "frame" / "artifact")
+    settings = json.loads((FIRST / "frame" / "artifact" / "manifest.json").read_text())["settings"]
+    params = explainer.get_params()
+    assert params["recipe"] == explainer.fitted.recipe
+    assert {name: params[name] for name in settings} == {**settings, "heads": tuple(settings["heads"])}
+
+
+def test_a_device_that_is_not_here(tmp_path: Path) -> None:
+    saved(tmp_path)
+    manifest = tmp_path / "one.cortx" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["params"]["device"] = "cuda:99"
+    manifest.write_text(json.dumps(content))
+    assert cortx.load(tmp_path / "one.cortx").device == "cpu"
+    with pytest.raises(InputError, match=r"device must be a device that torch can use here.*'cuda:99'"):
+        cortx.load(tmp_path / "one.cortx", device="cuda:99")
+
+
+@pytest.mark.parametrize(
+    "name", ["costs_", "quality_", "history_", "learning_curve_", "feature_names_in_", "n_features_in_", "fitted"]
+)
+def test_results_are_absent_before_the_fit(name: str) -> None:
+    assert not hasattr(cortx.CoRTX(), name)
+    with pytest.raises(NotFittedError, match=r"not fitted; call fit\(game, X\)"):
+        getattr(cortx.CoRTX(), name)
+
+
+def test_not_fitted_is_what_scikit_learn_says_it_is() -> None:
+    for kind in (CortxError, AttributeError, ValueError):
+        with pytest.raises(kind):
+            cortx.CoRTX().explain(frame())
+
+
+def test_documented_parts_are_there() -> None:
+    for name in ("distributed", "estimators", "metrics", "plots", "portable", "ray", "rivals", "spark"):
+        assert getattr(cortx, name).__name__.startswith("cortx.")
+    assert "fastshap" in cortx.rivals.RIVALS
