@@ -71,15 +71,16 @@ def test_explainers_of_the_first_version_have_settings_too() -> None:
     assert {name: params[name] for name in settings} == {**settings, "heads": tuple(settings["heads"])}
 
 
-def test_a_device_that_is_not_here(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "warp"])
+def test_a_device_that_is_not_here(tmp_path: Path, device: str) -> None:
     saved(tmp_path)
     manifest = tmp_path / "one.cortx" / "manifest.json"
     content = json.loads(manifest.read_text())
-    content["params"]["device"] = "cuda:99"
+    content["params"]["device"] = device
     manifest.write_text(json.dumps(content))
     assert cortx.load(tmp_path / "one.cortx").device == "cpu"
-    with pytest.raises(InputError, match=r"device must be a device that torch can use here.*'cuda:99'"):
-        cortx.load(tmp_path / "one.cortx", device="cuda:99")
+    with pytest.raises(InputError, match=f"device must be a device that torch can use here, .*{device!r}"):
+        cortx.load(tmp_path / "one.cortx", device=device)
 
 
 @pytest.mark.parametrize(

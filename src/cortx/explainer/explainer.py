@@ -725,7 +725,7 @@ def usable_device(name: str) -> str:
 def can_use(device: str) -> bool:
     """Whether torch can compute there; rows are held in float64, which not every device has."""
     try:
-        torch.empty(0, device=device, dtype=torch.float64)
+        torch.zeros(1, device=device, dtype=torch.float64).item()  # "meta" makes tensors, but holds no numbers
     except (RuntimeError, AssertionError, TypeError):
         return False
     return True
