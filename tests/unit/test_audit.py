@@ -519,7 +519,7 @@ def test_bounds_that_hold_for_half_of_the_rows_alarm_within_200(good: int) -> No
 def test_honest_streams_with_repeats_ties_and_bursts_do_not_alarm(traffic: Traffic) -> None:
     """1,000 explainers, calibrated on 50 to 500 rows of their traffic; benchmarks/audit.py has longer streams."""
     streams, rows = 1_000, 250
-    names, scores, calibration = requests(traffic, streams, rows, 1_500, np.random.default_rng(5))
+    names, scores, calibration = requests(traffic, streams, rows, 1_000, np.random.default_rng(5))
     found = visits(names)
     parts = np.arange(streams) % 4
     highest, most = np.empty(streams), np.empty(streams)
