@@ -312,6 +312,79 @@ def test_a_fit_with_bounds(made: Path, tiny_recipe: Recipe) -> None:
     assert explainer.costs_["calibration"]["evaluations"] >= calibrate.evaluations
 
 
+def repeated() -> pd.DataFrame:
+    """260 rows, of which 20 stand there three times, and a strange one that makes up 60% of the table."""
+    rows = loans()
+    strange = rows.iloc[[0]].assign(amount=6.0, rate=-4.0, purpose="car", term=5)
+    return pd.concat([rows, rows.iloc[:20], rows.iloc[:20], *[strange] * 450], ignore_index=True)
+
+
+def test_copies_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    label(default, repeated(), tmp_path / "labels", budget=3_500, engine=HERE)
+    folder = LabelFolder.open(tmp_path / "labels")
+    learn, rest = folder.split(0.4)
+    assert rest.weights is not None
+    assert rest.frequent is not None
+    frames = [part.data.to_pandas() for part in (learn, rest)]
+    for part, frame in zip((learn, rest), frames, strict=True):  # it is learned from and calibrated with
+        assert (frame["amount"] == 6.0).sum() == 1
+        np.testing.assert_allclose(part.outputs, default(frame))
+    strange = (frames[1]["amount"] == 6.0).to_numpy()
+    assert (rest.frequent == strange).all()
+    assert rest.weights[strange].tolist() == [450.0]
+    assert rest.weights.sum() == pytest.approx(750)
+    known = repeated().groupby(list(loans().columns), dropna=False).size().rename("copies").reset_index()
+    copies = frames[1].merge(known, how="left")["copies"].to_numpy()
+    light = rest.weights[~strange] / copies[~strange]
+    np.testing.assert_allclose(light, light[0])  # as often as the table has them, and for all that are not here
+    assert set(copies[~strange]) == {1, 3}
+    assert learn.evaluations + rest.evaluations == folder.read().evaluations
+    assert learn.weights is None
+    (tmp_path / "labels" / label_folder.COPIES).unlink()
+    assert not caplog.records
+    assert folder.split(0.4)[1].weights is None
+    assert "every different row counts once" in caplog.text
+    (tmp_path / "labels" / label_folder.COPIES).write_bytes(b"broken")
+    with pytest.raises(StorageError, match="delete it"):
+        folder.split(0.4)
+
+
+def test_without_repeats_all_rows_weigh_the_same(made: Path) -> None:
+    assert all(part.weights is None and part.frequent is None for part in LabelFolder.open(made).split())
+
+
+@pytest.mark.slow
+def test_bounds_hold_for_the_traffic_of_a_table_with_repeats(tmp_path: Path, tiny_recipe: Recipe) -> None:
+    """Six draws of the labelled rows and their roles, where the hardest row makes up 60% of the table."""
+    rows, game = loans(), cortx.Game(default, reference=loans())
+    truth = cortx.shapley(game, rows, "exact", views=0)
+    explainer = cortx.CoRTX(tiny_recipe, seed=1).fit(game, loans(400).iloc[260:], n_labels=60)
+    hardest = int(explainer.calibrate(truth).calibration.rows[:, 0].argmax())
+    table = pd.concat([rows, *[rows.iloc[[hardest]]] * 390], ignore_index=True)
+    traffic = np.where(np.arange(len(rows)) == hardest, 391.0, 1.0)
+    shares: dict[str, list[float]] = {"by copies": [], "once each": []}
+    for seed in range(6):
+        label(default, table, tmp_path / str(seed), budget=3_500, reference=loans(), seed=seed, engine=HERE)
+        _, rest = LabelFolder.open(tmp_path / str(seed)).split(0.4)
+        for how, labels in (("by copies", rest), ("once each", replace(rest, weights=None, frequent=None))):
+            shown = explainer.calibrate(labels).explain(rows, confidence=0.8)
+            covered = np.linalg.norm(shown.values - truth.values, axis=1) <= shown.error_bound + 1e-9
+            shares[how].append(float(np.average(covered, weights=traffic)))
+    assert np.mean(shares["by copies"]) >= 0.8, shares
+    assert np.mean(shares["once each"]) < 0.5, shares  # what it was before copies were counted
+
+
+@pytest.mark.slow
+def test_a_fit_learns_from_frequent_rows_and_is_calibrated_with_them(tmp_path: Path, tiny_recipe: Recipe) -> None:
+    label(default, repeated(), tmp_path / "labels", budget=3_500, engine=HERE)
+    folder = LabelFolder.open(tmp_path / "labels")
+    learn, rest = folder.split(0.4)
+    explainer = cortx.CoRTX(tiny_recipe).fit(folder.game(default), repeated(), labels=learn, leave_out=rest)
+    explainer.calibrate(rest)
+    assert explainer.calibration.weights is not None
+    assert explainer.calibration.effective_rows > len(rest)
+
+
 @pytest.mark.slow
 def test_a_fit_refuses_labels_of_another_game(made: Path, tiny_recipe: Recipe) -> None:
     table = loans()

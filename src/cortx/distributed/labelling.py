@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cortx.distributed.explain_job import pack, unpack
 from cortx.distributed.label_plan import LabelPlan, most_rows, plan_labels
 from cortx.distributed.places import Place
-from cortx.distributed.sampling import Sample, choose_rows
+from cortx.distributed.sampling import Sample, choose_rows, frequent_first
 from cortx.distributed.source import FrameSource, ParquetSource, open_source
 from cortx.distributed.work import Done, Engine, NamedModel, Task, Totals, Work, run_tasks
 from cortx.errors import ArtifactError, InputError, ModelError, StorageError
@@ -185,6 +185,7 @@ def _label_into(
     game = _new_game(model, asked, sample, names) if kept is None else kept.game(model)
     schema = game.schema
     assert isinstance(schema, Schema)
+    sample = frequent_first(sample)
     ready = game.rows(as_given(sample.rows, schema))
     plan = plan_labels(
         ready.active.sum(axis=1), sample.words, paid, budget=budget, rows=rows, seen=sample.seen,
@@ -197,6 +198,7 @@ def _label_into(
         path, game, schema, probe_rows(table_of(ready, "label").matrix[:PROBED_ROWS], seed), seed
     )
     store.remove_unfinished()
+    store.note_copies(sample.words, sample.copies, sample.seen)
     if engine is None:
         from cortx.distributed.local import LocalEngine
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError
-from cortx.explainer.label_folder import priorities
+from cortx.explainer.label_folder import FREQUENT_COPIES, FREQUENT_SHARE, priorities
 from cortx.progress import progress_bar
 from cortx.storage import arrow
 from cortx.tables import RowError, read_table
@@ -76,6 +76,18 @@ def choose_rows(source: Any, columns: Sequence[str], count: int, seed: int, *, s
     known = {name: tuple(sorted(values)) for name, values in categories.items()}
     rows = held.rows.combine_chunks()
     return Sample(rows, held.words, held.positions, held.copies, seen, best.whole and here == seen, known)
+
+
+def frequent_first(sample: Sample) -> Sample:
+    """The same rows, those first that make up 1% of the data or more: what comes again and again must be labelled."""
+    frequent = sample.copies >= max(FREQUENT_COPIES, FREQUENT_SHARE * sample.seen)
+    if not frequent.any():
+        return sample
+    order = np.argsort(~frequent, kind="stable")
+    return replace(
+        sample, rows=sample.rows.take(order), words=sample.words[order], positions=sample.positions[order],
+        copies=sample.copies[order],
+    )  # fmt: skip
 
 
 def _decoded(table: Any, categories: dict[str, set[Any]]) -> Any:

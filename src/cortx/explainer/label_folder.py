@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,9 +37,15 @@ from cortx.version import __version__
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
+logger = logging.getLogger("cortx")
 FORMAT, FORMAT_VERSION = "cortx-labels", 1
 MANIFEST = "labels.json"
+COPIES = "copies.safetensors"
 CALIBRATION_SHARE = 0.15
+FREQUENT_SHARE = 0.01
+"""Of the data: a row with as many copies is learned from and calibrated with (`Explanation.frequent`)."""
+FREQUENT_COPIES = 30
+"""Fewer copies do not show that a row comes again and again."""
 KEYS = ["word", "round", "evaluations"]
 
 
@@ -264,6 +271,36 @@ class LabelFolder:
         write_whole(self.path / name, sink.getvalue())
         return name
 
+    def note_copies(self, words: Words, copies: IntArray, seen: int) -> None:
+        """Keeps how often the data has each row, (rows,), and how many rows it has; what was kept before is replaced.
+
+        Rows that are not among these, because the data no longer has them, count once.
+        """
+        from safetensors.numpy import save
+
+        arrays = {"words": words, "copies": np.asarray(copies, dtype=np.int64), "seen": np.array([seen])}
+        write_whole(self.path / COPIES, save({name: np.ascontiguousarray(part) for name, part in arrays.items()}))
+
+    def copies(self, words: Words) -> tuple[IntArray, int] | None:
+        """How often the data had each row, (rows,), and its rows; None in folders of versions that did not count."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            kept = load((self.path / COPIES).read_bytes())
+            order = np.argsort(kept["words"])
+            known, counts, seen = kept["words"][order], kept["copies"][order], int(kept["seen"][0])
+        except FileNotFoundError:
+            return None
+        except (OSError, SafetensorError, KeyError, IndexError) as error:
+            raise StorageError(
+                f"{self.path / COPIES} is damaged ({error}); delete it, and run cortx label again with the same data"
+            ) from error
+        if len(known) == 0:
+            return np.ones(len(words), dtype=np.int64), seen
+        place = np.minimum(np.searchsorted(known, words), len(known) - 1)
+        return np.where(known[place] == words, counts[place], 1), seen
+
     def remove_unfinished(self) -> None:
         """Removes what killed writers left behind."""
         remove_unfinished(self.path)
@@ -336,16 +373,39 @@ class LabelFolder:
     def split(self, calibration_share: float = CALIBRATION_SHARE) -> tuple[Explanation, Explanation]:
         """Labels to learn from, and others for `CoRTX.calibrate`: ``fit(..., labels=a, leave_out=b).calibrate(b)``.
 
-        The role of a row depends on its content and the seed alone: a folder that has grown keeps them all.
+        The role of a row depends on its content and the seed alone: a folder that has grown keeps them all. The second
+        part has ``weights``: how many rows of the data each row stands for. Rows that make up 1% of the data or more
+        are in both parts, marked ``frequent`` in the second: what comes again and again is worth learning, and its
+        error is known.
         """
         if not 0 < calibration_share < 1:
             raise InputError(f"calibration_share must lie between 0 and 1, got {calibration_share}")
         found = self._found()
         labels = self._read(found)
-        words = np.sort(priorities(found.spent().words, self.seed))  # one for each label, in their order
-        drawn = mix(words ^ np.uint64(stream_seed(self.seed, "calibration")))
+        words = found.spent().words
+        order = priorities(words, self.seed)
+        words, order = words[np.argsort(order)], np.sort(order)  # one for each label, in their order
+        drawn = mix(order ^ np.uint64(stream_seed(self.seed, "calibration")))
         calibrates = drawn < np.uint64(int(calibration_share * 2**64))
-        return _of_rows(labels, ~calibrates, self.base_evaluations), _of_rows(labels, calibrates, 0)
+        counted = self.copies(words)
+        if counted is None:
+            logger.warning(
+                "%s does not say how often the data has each row (an earlier version wrote it): in calibration every "
+                "different row counts once; run cortx label again with the same data to count them",
+                self.path,
+            )
+            return _of_rows(labels, ~calibrates, self.base_evaluations), _of_rows(labels, calibrates, 0)
+        copies, seen = counted
+        if (copies == 1).all():
+            return _of_rows(labels, ~calibrates, self.base_evaluations), _of_rows(labels, calibrates, 0)
+        frequent = copies >= max(FREQUENT_COPIES, FREQUENT_SHARE * seen)
+        labels = replace(labels, weights=_stands_for(copies, seen, calibrates, frequent), frequent=frequent)
+        learn = _of_rows(labels, ~calibrates | frequent, self.base_evaluations)
+        rest = _of_rows(labels, calibrates | frequent, 0)
+        assert rest.row_evaluations is not None
+        assert rest.frequent is not None
+        paid = int(rest.row_evaluations[~rest.frequent].sum())  # the others are paid for in the first part
+        return replace(learn, weights=None, frequent=None), replace(rest, evaluations=paid)
 
     def _found(self) -> _Found:
         """The files that are there now: others may be added while they are read."""
@@ -389,6 +449,20 @@ class LabelFolder:
                     "the folder"
                 )
         return table, facts
+
+
+def _stands_for(
+    copies: IntArray, seen: int, calibrates: npt.NDArray[np.bool_], frequent: npt.NDArray[np.bool_]
+) -> Array:
+    """How many rows of the data each calibration row stands for, (rows,): frequent ones for their own copies.
+
+    The others are a random part of the different rows that are not frequent, and stand for all of these.
+    """
+    weights = copies.astype(np.float64)
+    light = calibrates & ~frequent
+    if light.any():
+        weights[light] *= max(1.0, (seen - weights[frequent].sum()) / weights[light].sum())
+    return weights
 
 
 def priorities(words: Words, seed: int) -> Words:
