@@ -8,12 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 import cortx
 from cortx.training.encoders import EncoderConfig, HeadConfig
 from cortx.training.finetune import FinetuneConfig
 from cortx.training.pretrain import PretrainConfig
 from cortx.training.recipe import Recipe
+
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(autouse=True, scope="session")

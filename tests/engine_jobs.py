@@ -14,6 +14,7 @@ from typing import Any
 
 from cortx.distributed.work import Done, Task, Work
 from cortx.errors import InputError
+from tests.guard import HANG
 
 
 def tasks_of(n: int, **trouble: Any) -> list[Task]:
@@ -186,7 +187,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(what: Callable[[], bool], seconds: float = 30.0) -> bool:
+def wait_until(what: Callable[[], bool], seconds: float = HANG) -> bool:
     last = time.monotonic() + seconds
     while time.monotonic() < last:
         if what():

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.guard import HANG
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "docs" / "images" / "page"
@@ -30,7 +31,7 @@ class Served:
 
     def ask(self, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(f"{self.url}/{path}", data, {"Content-Type": "application/json"}), timeout=30) as answer:
+        with urlopen(Request(f"{self.url}/{path}", data, {"Content-Type": "application/json"}), timeout=HANG) as answer:
             return json.loads(answer.read())
 
 
@@ -49,9 +50,9 @@ def serve(folder: Path, *options: str) -> Iterator[Served]:
         process = subprocess.Popen(command, cwd=folder, env=settings, stdout=log, stderr=subprocess.STDOUT)
         try:
             served = Served(f"http://127.0.0.1:{port}", folder)
-            for _ in range(600):
+            for _ in range(round(HANG / 0.1)):
                 try:
-                    urlopen(f"{served.url}/v2/health/ready", timeout=5).read()
+                    urlopen(f"{served.url}/v2/health/ready", timeout=60).read()
                     break
                 except OSError:
                     if process.poll() is not None:
@@ -64,7 +65,7 @@ def serve(folder: Path, *options: str) -> Iterator[Served]:
             yield served
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=HANG)
 
 
 @dataclass
@@ -119,7 +120,7 @@ def open_page(browser: Any, served: Served, **context: Any) -> Iterator[Opened]:
     """A fresh browser profile; at the end, no other host was asked and nothing went wrong."""
     profile = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context})
     page = profile.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(1_000 * HANG / 10)
     opened = Opened(page, served)
     page.on("request", lambda request: opened.asked.append(request.url))
     page.on("console", lambda message: message.type in ("error", "warning") and opened.complaints.append(message.text))

@@ -502,9 +502,11 @@ def test_a_new_version_takes_over_and_the_row_stays(browser: Any, artifacts: Pat
             page.get_by_label("alcohol", exact=True).fill("12.5")
             before = opened.check_sum()
             version = page.locator("#version").text_content()
+            listed = served.ask("models")["models"]
             explainer = cortx.load(folder / "wine.cortx", model=models.wine)
             explainer.calibrate(models.wine_rows()[:60]).save(folder / "wine.cortx")
-            page.wait_for_timeout(3_000)  # the server looks at its folders every second
+            while served.ask("models")["models"] == listed:  # the server looks at its folders every second
+                time.sleep(0.1)
             page.get_by_label("hue", exact=True).select_option("low")
             page.wait_for_function("old => document.getElementById('version').textContent !== old", arg=version)
             assert opened.check_sum()["bands"] != before["bands"]

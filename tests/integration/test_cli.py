@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.conftest import make_tiny_recipe
+from tests.guard import HANG
 
 MODELS = '''
 import numpy as np
@@ -62,7 +63,7 @@ def cortx(*arguments: object, folder: Path, code: int = 0) -> subprocess.Complet
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr

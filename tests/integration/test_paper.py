@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from tests.guard import HANG
 
 from cortx.paper.census import load_census
 from cortx.paper.grid import grid, missing_cells, select
@@ -29,12 +30,10 @@ def environment(**changes: str | None) -> dict[str, str]:
     return {name: value for name, value in names.items() if value is not None}
 
 
-def paper(
-    *arguments: object, folder: Path, code: int = 0, timeout: float = 300, **changes: str | None
-) -> subprocess.CompletedProcess[str]:
+def paper(*arguments: object, folder: Path, code: int = 0, **changes: str | None) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)], cwd=folder, env=environment(**changes), capture_output=True, text=True,
-        timeout=timeout, check=False,
+        timeout=HANG, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -119,7 +118,7 @@ def kill_in_the_middle(out: Path, folder: Path) -> None:
             cwd=folder, env=environment(), stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         try:
-            until = time.monotonic() + 240
+            until = time.monotonic() + HANG
             while len(results_in(out)) < 2 and running.poll() is None and time.monotonic() < until:
                 time.sleep(0.05)
         finally:
@@ -137,7 +136,6 @@ def finished(benchmark_data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     kill_in_the_middle(out, folder)
     before = results_in(out)
     assert not (out / "census.json").exists()
-    # What it promises: less than five minutes on two cores.
     done = paper("census", "--quick", "--out", out, folder=folder)
     for name in ("census.json", "census.md"):
         assert str(out / name) in re.sub(r"\s+", " ", done.stdout)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from tests.guard import HANG
 
 from cortx.paper.image_report import missing_cells
 from cortx.paper.image_study import JUDGES, METHODS, OF_CLASSES, QUICK, STAGES, ImageStudy
@@ -36,7 +37,7 @@ def paper(*arguments: object, folder: Path, code: int = 0) -> subprocess.Complet
         env=names,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=HANG,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
@@ -71,7 +72,7 @@ def test_one_message_where_a_library_is_missing(module: str, name: str, tmp_path
         "main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", hide], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", hide], cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=False
     )
     assert done.returncode == 2, done.stderr
     (message,) = done.stderr.splitlines()

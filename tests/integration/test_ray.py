@@ -37,6 +37,7 @@ from tests.engine_jobs import (
     until_error,
     wait_until,
 )
+from tests.guard import HANG
 
 import cortx
 from cortx.distributed.local import LocalEngine
@@ -77,7 +78,7 @@ def run_alone(folder: Path, *before: str, **environment: str) -> dict[str, Any]:
         [*before, sys.executable, str(path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
         env={**os.environ, **environment},
         check=False,
     )

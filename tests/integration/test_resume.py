@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.conftest import make_model, make_tiny_recipe
+from tests.guard import HANG
 
 import cortx
 from cortx.errors import ArtifactError
@@ -59,7 +60,7 @@ def _start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], log: Path, stage: str) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG
     while time.monotonic() < deadline and process.poll() is None:
         if log.exists() and stage in log.read_text():
             return
@@ -81,7 +82,7 @@ def test_a_killed_fit_goes_on_and_gives_the_same_explainer(
     assert not (tmp_path / "done.cortx").exists()
     before = (tmp_path / "log").read_text().splitlines()
     again = _start(tmp_path)
-    assert again.wait(timeout=120) == 0
+    assert again.wait(timeout=HANG) == 0
     after = (tmp_path / "log").read_text().splitlines()[len(before) :]
     # What was finished before the kill is not done again.
     finished = {name for name in before if name != before[-1] and name != stage}
@@ -104,7 +105,7 @@ def test_a_killed_budget_goes_on_without_paying_twice(tmp_path: Path, table: np.
     process.wait()
     assert not (tmp_path / "done.cortx").exists()
     before = (tmp_path / "log").read_text().splitlines()
-    assert _start(tmp_path, "18000").wait(timeout=120) == 0
+    assert _start(tmp_path, "18000").wait(timeout=HANG) == 0
     after = (tmp_path / "log").read_text().splitlines()[len(before) :]
     kept = {name for name in before if name.startswith("kept")}
     assert kept

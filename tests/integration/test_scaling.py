@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.guard import HANG
 
 SCORING = """
 import numpy as np
@@ -42,7 +43,7 @@ def write_customers(folder: Path, files: int, rows: int, seed: int) -> None:
 def cortx(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cortx.interfaces.cli", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG)
 
 
 @pytest.mark.slow

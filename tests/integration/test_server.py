@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from tests.guard import HANG
 from tests.integration.test_server_world import Running, World, ask, read_answer, request_bytes, serving
 
 import cortx
@@ -35,13 +36,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(scope="module")
 def server(world: World) -> Iterator[Running]:
-    with serving(world, "--max-body", "200000", "--max-rows", "200", "--body-seconds", "1.5") as running:
+    with serving(world, "--max-body", "200000", "--max-rows", "200") as running:
         yield running
 
 
 @pytest.fixture
 def client(server: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as made:
+    with httpx.Client(base_url=server.url, timeout=HANG) as made:
         yield made
         assert made.get("/v2/health/ready").status_code == 200, "the next request is served"
 
@@ -486,25 +487,31 @@ def test_wrong_methods_and_paths(client: httpx.Client) -> None:
             assert b" 404 " in plain.recv(4_096), path
 
 
-def test_rude_connections(world: World, server: Running, client: httpx.Client) -> None:
+def test_rude_connections(world: World) -> None:
+    with serving(world, "--body-seconds", "1.5") as hasty:
+        be_rude_to(hasty, world)
+
+
+def be_rude_to(server: Running, world: World) -> None:
     whole = request_bytes("/explain", {"records": [world.record()]})
     for start in (b"", b"POST /explain HTTP/1.1\r\nhost: local", whole[:-20]):
-        with socket.create_connection(("127.0.0.1", server.port), 10) as slow:
+        with socket.create_connection(("127.0.0.1", server.port), HANG) as slow:
             slow.sendall(start)
-            slow.settimeout(10)
-            answer = slow.recv(4_096)
-            assert (b" 408 " in answer) if start else (answer == b"")
-            assert b"traceback" not in answer.lower()
+            slow.settimeout(HANG)
+            heard = slow.recv(4_096)
+            assert (b" 408 " in heard) if start else (heard == b"")
+            assert b"traceback" not in heard.lower()
     for part in (whole[:30], whole[:-20], whole):  # gone before the answer, or before the request is whole
-        with socket.create_connection(("127.0.0.1", server.port), 10) as gone:
+        with socket.create_connection(("127.0.0.1", server.port), HANG) as gone:
             gone.sendall(part)
     for garbage in (b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 200_000):
-        with socket.create_connection(("127.0.0.1", server.port), 10) as rude:
+        with socket.create_connection(("127.0.0.1", server.port), HANG) as rude:
             rude.sendall(garbage)
-            rude.settimeout(10)
+            rude.settimeout(HANG)
             first = rude.recv(4_096)
             assert first[9:12] in (b"400", b"431", b"408")
-    assert client.post("/explain", json={"records": [world.record()]}).status_code == 200
+    answer = httpx.post(f"{server.url}/explain", json={"records": [world.record()]}, timeout=HANG)
+    assert answer.status_code == 200
 
 
 def test_pipelined_requests_are_answered_in_order(world: World, server: Running) -> None:
@@ -558,36 +565,30 @@ def test_the_models_failure_is_its_own(world: World, client: httpx.Client, serve
 
 
 def test_deadlines(world: World, client: httpx.Client) -> None:
-    slow = {"records": [world.record(alcohol=world.module.WAITS)]}
-    assert client.post("/explain", json=slow, headers={"x-deadline": "soon"}).status_code == 400
+    """A request is refused at its deadline, and health answered, while the model is still busy with it."""
+    hang, hanging = world.folder / "hang", {"records": [world.record(alcohol=world.module.HANGS)]}
+    assert client.post("/explain", json=hanging, headers={"x-deadline": "soon"}).status_code == 400
     for i in range(100):  # until it counts as a fast model
         assert client.post("/explain", json={"records": [world.record(i)]}).status_code == 200
-    order = []
 
-    async def both(port: int) -> None:
-        async def first() -> None:
-            status, _ = await ask(port, "/explain", slow, "X-Deadline: 0.3\r\n")
-            order.append(status)
-
-        async def second() -> None:
-            await ask(port, "/explain", slow)  # waits behind the first, and is answered after both are done
-            order.append(200)
-
-        async def health() -> None:
-            await asyncio.sleep(0.1)
-            async with httpx.AsyncClient(base_url=client.base_url) as other:
+    async def both(port: int) -> tuple[int, int]:
+        hang.touch()
+        try:
+            refused, _ = await ask(port, "/explain", hanging, "X-Deadline: 0.3\r\n")
+            behind = asyncio.ensure_future(ask(port, "/explain", hanging))
+            async with httpx.AsyncClient(base_url=client.base_url, timeout=HANG) as other:
                 assert (await other.get("/v2/health/live")).status_code == 200
-            order.append("live")
+            assert not behind.done()
+        finally:
+            hang.unlink()
+        return refused, (await behind)[0]
 
-        await asyncio.gather(first(), second(), health())
-
-    asyncio.run(both(client.base_url.port or 0))
-    assert order == ["live", 504, 200]
+    assert asyncio.run(both(client.base_url.port or 0)) == (504, 200)
 
 
 def wait_until(holds: Callable[[], Any]) -> None:
     """Waits for what must come, however slow the machine is."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + HANG
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -600,7 +601,7 @@ def test_a_hung_model_takes_nobody_else_down_and_comes_back(world: World) -> Non
     served: dict[str, Any] = {"artifacts": (world.artifact, other), "model": False}
     with (
         serving(world, *models, "--stall", "0.5", "--max-queue", "3", **served) as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
+        httpx.Client(base_url=server.url, timeout=HANG) as client,
     ):
 
         def ask_for(name: str, record: dict[str, Any], deadline: str = "30") -> int:
@@ -690,14 +691,17 @@ def test_mixed_requests_get_their_own_answers(world: World, server: Running) -> 
 
 
 def test_a_thousand_in_flight_when_sigterm_comes(world: World) -> None:
-    records = [
-        {**record, "acid": world.module.SLOW} for record in many_records(world)
-    ]  # each batch takes a third of a second
-    with serving(world) as server:
+    hang = world.folder / "hang"
+    records = [{**record, "alcohol": world.module.HANGS} for record in many_records(world)]
+    hang.touch()
+    with serving(world, "--drain", "600") as server:
 
         async def stop() -> None:
-            await asyncio.sleep(0.4)
+            await queue_holds(server, MANY)
             server.terminate()
+            while "draining" not in events(server):
+                await asyncio.sleep(0.02)
+            hang.unlink()
 
         answers = asyncio.run(ask_all(server.port, [{"records": [r]} for r in records], ["/explain"] * MANY, stop))
         assert server.stop() == 0
@@ -722,7 +726,7 @@ def test_after_sigterm_the_door_stays_open_until_the_linger_ends(world: World) -
         async def stop() -> tuple[int, int]:
             hang.touch()
             in_flight = asyncio.ensure_future(ask(server.port, "/explain", hanging))
-            async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            async with httpx.AsyncClient(base_url=server.url, timeout=HANG) as client:
 
                 async def status_of(path: str) -> int:
                     return (await client.get(path, headers={"connection": "close"})).status_code
@@ -749,7 +753,7 @@ def test_after_sigterm_the_door_stays_open_until_the_linger_ends(world: World) -
             return (await in_flight)[0], (await waiting)[0]
 
         assert asyncio.run(stop()) == (200, 200), "what was accepted before and after the first signal is answered"
-        assert server.process.wait(60) == 0
+        assert server.process.wait(HANG) == 0
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", server.port), 10).close()
     assert [event for event in events(server) if event in ("stopping", "draining", "stopped")] == [
@@ -759,14 +763,14 @@ def test_after_sigterm_the_door_stays_open_until_the_linger_ends(world: World) -
 
 def test_ctrl_c_does_not_linger_and_a_second_one_ends_the_drain(world: World) -> None:
     hang = world.folder / "hang"
-    with serving(world, "--linger", "600", "--drain", "600", "--deadline", "600") as server:
+    with serving(world, "--linger", "600", "--drain", "600") as server:
 
         async def stop() -> tuple[int, Any]:
             hang.touch()
             asked = asyncio.ensure_future(
                 ask(server.port, "/explain", {"records": [world.record(alcohol=world.module.HANGS)]})
             )
-            async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            async with httpx.AsyncClient(base_url=server.url, timeout=HANG) as client:
                 while 'cortx_queue_rows{model="wine"} 1.0' not in (await client.get("/metrics")).text:
                     await asyncio.sleep(0.02)
             server.terminate(signal.SIGINT)
@@ -779,24 +783,34 @@ def test_ctrl_c_does_not_linger_and_a_second_one_ends_the_drain(world: World) ->
         hang.unlink()
         assert status == 503
         assert "stopped" in answer["error"]
-        assert server.process.wait(60) == 0
+        assert server.process.wait(HANG) == 0
 
 
 def test_a_drain_is_bounded(world: World) -> None:
+    hang = world.folder / "hang"
     with serving(world, "--drain", "1") as server:
 
         async def stuck() -> tuple[int, Any]:
+            hang.touch()
             asked = asyncio.ensure_future(
-                ask(server.port, "/explain", {"records": [world.record(alcohol=world.module.WAITS)]})
+                ask(server.port, "/explain", {"records": [world.record(alcohol=world.module.HANGS)]})
             )
-            await asyncio.sleep(0.4)
+            await queue_holds(server, 1)
             server.terminate()
             return await asked
 
         status, answer = asyncio.run(stuck())
+        hang.unlink()
         assert status == 503
         assert "stopped" in answer["error"]
         assert server.stop() == 0
+
+
+async def queue_holds(server: Running, rows: int) -> None:
+    """Waits until so many rows of the model wait or are worked on."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=HANG) as client:
+        while f'cortx_queue_rows{{model="wine"}} {rows:.1f}' not in (await client.get("/metrics")).text:
+            await asyncio.sleep(0.02)
 
 
 def test_a_thousand_requests_while_an_artifact_is_replaced(world: World) -> None:
@@ -865,7 +879,7 @@ def test_a_thousand_in_flight_while_an_artifact_is_replaced(world: World) -> Non
         later: list[list[Any]] = []
 
         async def replace_it() -> None:
-            async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=HANG) as client:
 
                 async def in_flight() -> float:
                     text = (await client.get("/metrics")).text
@@ -904,11 +918,11 @@ def test_a_thousand_in_flight_while_an_artifact_is_replaced(world: World) -> Non
 def test_a_broken_version_is_not_served(world: World) -> None:
     folder = world.folder / "broken.cortx"
     shutil.copytree(world.artifact, folder)
-    with serving(world, artifacts=(folder,)) as server, httpx.Client(base_url=server.url, timeout=20) as client:
+    with serving(world, artifacts=(folder,)) as server, httpx.Client(base_url=server.url, timeout=HANG) as client:
         before = client.get("/models").json()["models"][0]
 
         def wait_for(found: Any) -> None:
-            until = time.monotonic() + 20
+            until = time.monotonic() + HANG
             while not found():
                 assert time.monotonic() < until
                 time.sleep(0.2)

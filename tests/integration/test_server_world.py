@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.conftest import make_tiny_recipe
+from tests.guard import HANG
 
 import cortx
 
@@ -114,7 +115,9 @@ class Running:
         self.errors = world.folder / f"stderr-{time.monotonic_ns()}.txt"
         folders = [str(folder) for folder in artifacts or (world.artifact,)]
         given = ["--model", "wine_model:model"] if model else []
-        given += [] if "--linger" in arguments else ["--linger", "0"]  # for nobody here learns late that it stops
+        # Nobody here learns late that it stops; and no request is refused because the machine is slow.
+        for option, value in {"--linger": 0, "--deadline": 600, "--stall": 600, "--body-seconds": 600}.items():
+            given += [] if option in arguments else [option, str(value)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CORTX_TOKENS": tokens}
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -124,7 +127,7 @@ class Running:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if "http://" not in line:
-            self.process.wait(30)
+            self.process.wait(HANG)
             raise RuntimeError(self.errors.read_text())
         self.port = int(line.rpartition("/ (")[0].rpartition(":")[2])
         self.url = f"http://127.0.0.1:{self.port}"
@@ -136,7 +139,7 @@ class Running:
         if self.process.poll() is None:
             self.terminate()
         try:
-            return self.process.wait(40)
+            return self.process.wait(HANG)
         finally:
             if self.process.poll() is None:
                 self.process.kill()

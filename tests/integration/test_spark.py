@@ -31,6 +31,7 @@ from tests.engine_jobs import (
     torch_threads,
     until_error,
 )
+from tests.guard import HANG
 
 import cortx
 from cortx.distributed.explaining import explain as explain_folder
@@ -98,7 +99,7 @@ def end_java() -> None:
     gateway = context._gateway
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(30)
+    gateway.proc.wait(HANG)
     context._gateway = context._jvm = None
 
 
@@ -510,7 +511,7 @@ if __name__ == "__main__":
 
 def run_alone(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command], capture_output=True, text=True, timeout=300, cwd=REPOSITORY,
+        [*command], capture_output=True, text=True, timeout=HANG, cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from tests.conftest import make_model
+from tests.guard import HANG
 
 import cortx
 
@@ -156,7 +157,7 @@ def run(folder: Path, script: str, *arguments: str, processes: int) -> subproces
     environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, *launch, str(path), str(folder), *arguments],
-        env=environment, cwd=folder, capture_output=True, text=True, timeout=240, check=False,
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=HANG, check=False,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from tests.conftest import make_tiny_recipe
+from tests.guard import HANG
 
 import cortx
 from cortx.errors import InputError
@@ -83,7 +84,7 @@ class Service:
             assert explanation.outputs is not None
             for row, values, output in zip(part, explanation.values, explanation.outputs, strict=True):
                 self.auditor.offer(row, values[:, None], np.array([output]))
-            assert self.auditor.wait(120)
+            assert self.auditor.wait(HANG)
 
     def rows_until_alarm(self, rows: np.ndarray) -> int:
         assert self.auditor is not None
@@ -141,7 +142,7 @@ def _fresh(service: Service) -> Iterator[Service]:
     deployed.model, deployed.remembered, deployed.broken = deployed.first, None, False
     deployed.gate.set()
     if service.auditor is not None:
-        service.auditor.close(wait=30)
+        service.auditor.close(wait=HANG)
         assert service.auditor._thread is None or not service.auditor._thread.is_alive()
 
 
@@ -247,7 +248,7 @@ def test_requests_for_the_same_rows_count_as_often_as_they_come(service: Service
     auditor = served.audit()
     served.serve(traffic(300))
     state = auditor.state()
-    auditor.close(wait=30)
+    auditor.close(wait=HANG)
     assert (state["state"], state["audited"], state["judged"]) == ("good", 300, 300)
     missed = np.mean([fact["covered"] == 0 for fact in service.heard])
     assert 0.02 <= missed <= 0.2  # nearly all of them hard rows
@@ -261,7 +262,7 @@ def test_outputs_of_another_model_are_told_from_errors(service: Service) -> None
     values = service.explainer.explain(rows, outputs).values
     for row, value, output in zip(rows, values, outputs, strict=True):
         auditor.offer(row, value[:, None], np.array([output]))
-    assert auditor.wait(60)
+    assert auditor.wait(HANG)
     state = auditor.state()
     assert state["state"] == "alarm"
     assert "clients and server" in state["message"]
@@ -272,7 +273,7 @@ def test_outputs_of_another_model_are_told_from_errors(service: Service) -> None
     assert explanation.outputs is not None
     for row, value, output in zip(rows, explanation.values, explanation.outputs, strict=True):
         auditor.offer(row, value[:, None], np.array([round(float(output), 4)]))
-    assert auditor.wait(60)
+    assert auditor.wait(HANG)
     assert auditor.state()["other_outputs"] == 0
 
 
@@ -298,7 +299,7 @@ def test_a_model_that_raises_is_counted_and_outlived(service: Service) -> None:
     service.deployed.broken = True
     for row, values, output in zip(service.fresh[50:55], explanation.values, explanation.outputs, strict=True):
         auditor.offer(row, values[:, None], np.array([output]))
-    assert auditor.wait(60)
+    assert auditor.wait(HANG)
     state = auditor.state()
     assert (state["failed"], state["audited"], state["state"]) == (5, 40, "good")
     assert "5 rows could not be audited (the last: KeyError)" in state["message"]
@@ -333,7 +334,7 @@ def test_a_full_queue_drops_rows_and_never_blocks(service: Service) -> None:
     # One row may be in work already.
     assert auditor.state()["dropped"] in (n - MOST_WAITING, n - MOST_WAITING - 1)
     service.deployed.gate.set()
-    assert auditor.wait(60)
+    assert auditor.wait(HANG)
     state = auditor.state()
     assert state["audited"] + state["dropped"] == n
 
@@ -358,7 +359,7 @@ def test_closing_ends_a_resting_audit(service: Service) -> None:
     assert explanation.outputs is not None
     for row, values, output in zip(service.fresh[:10], explanation.values, explanation.outputs, strict=True):
         auditor.offer(row, values[:, None], np.array([output]))
-    auditor.close(wait=60)
+    auditor.close(wait=HANG)
     assert auditor._thread is not None
     assert not auditor._thread.is_alive()
     auditor.close()
@@ -645,5 +646,5 @@ def test_2000_good_rows_are_silent_and_a_swap_alarms_within_200(fit: dict[str, A
         else:
             service.serve(service.fresh[2_000:2_200])
             assert auditor.state()["state"] == "reports"
-        auditor.close(wait=30)
+        auditor.close(wait=HANG)
         service.deployed.model = old

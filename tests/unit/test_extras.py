@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from tests.guard import HANG
 
 from cortx.distributed.engines import ENGINES, make_engine
 from cortx.distributed.local import LocalEngine
@@ -33,7 +34,7 @@ WITHOUT = """
 def without(missing: list[str], statement: str, absent: tuple[str, ...] = ()) -> list[str]:
     """Runs a statement where some libraries are not installed: what it says, and what it imports of `absent`."""
     script = textwrap.dedent(WITHOUT).format(missing=missing, statement=statement, absent=absent)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

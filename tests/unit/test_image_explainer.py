@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.guard import HANG
 from torch import Tensor
 
 import cortx
@@ -282,7 +283,7 @@ def test_a_saved_explainer_says_the_same_elsewhere(
     explainer: CoRTX, folder: Path, fresh: np.ndarray, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "images.npy", fresh)
-    subprocess.run([sys.executable, "-c", SCRIPT, str(folder), str(tmp_path)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", SCRIPT, str(folder), str(tmp_path)], check=True, timeout=HANG)
     with np.load(tmp_path / "found.npz") as found:
         explained = explainer.explain(fresh, confidence=0.9)
         np.testing.assert_array_equal(found["outputs"], explained.outputs)

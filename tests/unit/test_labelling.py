@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.guard import HANG
 
 import cortx
 from cortx.distributed import label_plan, labelling, sampling
@@ -550,7 +551,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     columns = {f"c{j}": np.random.default_rng(j).normal(size=150) for j in range(8)}
     pq.write_table(pa.table(columns), folder / "data.parquet")
     calm = _start(folder, "data.parquet", "calm", 0, SMALL, LARGE)
-    told, _ = calm.communicate(timeout=300)
+    told, _ = calm.communicate(timeout=HANG)
     assert int(told) == contents(folder / "calm").evaluations
     return folder
 
@@ -572,7 +573,7 @@ def test_kills_at_random_points_change_nothing(undisturbed: Path, workers: int) 
                 time.sleep(chance.random() * 0.2)
                 os.killpg(process.pid, signal.SIGKILL)
                 kills += 1
-            process.communicate(timeout=60)
+            process.communicate(timeout=HANG)
             if process.returncode == 0:
                 break
         assert process.returncode == 0
@@ -811,7 +812,7 @@ except StorageError as error:
 @pytest.mark.slow
 def test_a_full_disk_names_the_file_and_keeps_the_rest(tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
-    done = subprocess.run([sys.executable, "full.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "full.py"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     assert "the disk is full" in done.stdout
     assert "part-000-" in done.stdout

@@ -30,6 +30,7 @@ from tests.engine_jobs import (
     until_error,
     wait_until,
 )
+from tests.guard import HANG
 
 from cortx.distributed.engines import make_engine, shares
 from cortx.distributed.local import LocalEngine
@@ -319,7 +320,7 @@ def test_workers_leave_with_whoever_started_them(number: signal.Signals, tmp_pat
         workers = pids(notebook)
         assert workers
         driver.send_signal(number)
-        driver.communicate(timeout=30)
+        driver.communicate(timeout=HANG)
         assert wait_until(lambda: not any(alive(pid) for pid in pids(notebook)))
     finally:
         driver.kill()
@@ -340,7 +341,7 @@ def test_unfinished_files_are_removed_when_the_driver_dies(tmp_path: Path) -> No
 
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     command = script(tmp_path / "driver.py", f"Squares({str(tmp_path)!r})", guard="if True:")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 1
     assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
     assert done.stderr.count("Traceback") == 1  # of the script itself, not of its workers
@@ -361,11 +362,11 @@ def test_a_model_that_only_a_notebook_knows(tmp_path: Path) -> None:
         list(LocalEngine(1).run(Answers(model), tasks_of(1)))
     """
     text = textwrap.dedent(lines).format(path=[str(Path(__file__).resolve().parents[2])])
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=HANG)
     assert done.stdout.strip() == "[42]"
     assert "Give the model by name" in done.stderr
     assert "workers=0" in done.stderr
-    piped = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
+    piped = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=HANG)
     assert piped.stdout == done.stdout
     assert "<stdin>, is no file" in piped.stderr.splitlines()[-1]
 

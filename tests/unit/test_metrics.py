@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -287,17 +286,19 @@ def test_drops_of_a_named_explanation() -> None:
 # Throughput ------------------------------------------------------------------------------------------------
 
 
-def test_throughput() -> None:
+def test_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
+    now = [0.0]
+    monkeypatch.setattr("cortx.metrics.throughput.time.perf_counter", lambda: now[0])
 
     def slow_explain(X: Any) -> None:
         calls.append(len(X))
         # The warm-up and the first repeat are slower; the best of three does not see them.
-        time.sleep(0.2 if len(calls) < 3 else 0.01)
+        now[0] += 0.25 if len(calls) < 3 else 0.125
 
     speed = metrics.throughput(slow_explain, np.zeros((20, 2)))
     assert calls == [20] * 4
-    assert 20 / 0.2 < speed <= 20 / 0.01
+    assert speed == 20 / 0.125
     assert math.isfinite(metrics.throughput(len, [1], repeats=1))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.guard import HANG
 
 from cortx.interfaces.server.batcher import Batcher
 from cortx.interfaces.server.http import HttpError
@@ -18,11 +19,12 @@ class Doubler:
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
-        self.free = threading.Event()
+        self.free, self.entered = threading.Event(), threading.Event()
         self.free.set()
 
     def __call__(self, works: Sequence[int]) -> list[Any]:
-        self.free.wait(10)
+        self.entered.set()
+        self.free.wait(HANG)
         self.batches.append(list(works))
         return [HttpError(500, "seven") if work == 7 else 2 * work for work in works]
 
@@ -35,7 +37,7 @@ def test_everybody_gets_their_own(inline: float) -> None:
     )
 
     async def main() -> list[Any]:
-        return await asyncio.gather(*(batcher.submit(i, 1, 10) for i in range(500)), return_exceptions=True)
+        return await asyncio.gather(*(batcher.submit(i, 1, HANG) for i in range(500)), return_exceptions=True)
 
     answers = asyncio.run(main())
     assert [i for i, answer in enumerate(answers) if isinstance(answer, HttpError)] == [7]
@@ -58,7 +60,7 @@ def test_only_small_batches_that_compute_run_on_the_loop(rows: int, computes: bo
     )
 
     async def main() -> None:
-        await batcher.submit(1, rows, 10)
+        await batcher.submit(1, rows, HANG)
 
     asyncio.run(main())
     assert (threads == [threading.main_thread()]) == inline
@@ -70,9 +72,9 @@ def test_what_arrives_while_it_works_gathers() -> None:
 
     async def main() -> None:
         run.free.clear()
-        first = batcher.submit(1, 1, 10)
-        await asyncio.sleep(0.05)
-        later = [batcher.submit(i, 1, 10) for i in range(10, 20)]
+        first = batcher.submit(1, 1, HANG)
+        await asyncio.to_thread(run.entered.wait, HANG)
+        later = [batcher.submit(i, 1, HANG) for i in range(10, 20)]
         run.free.set()
         await asyncio.gather(first, *later)
 
@@ -86,14 +88,14 @@ def test_a_full_queue_refuses_and_a_lone_request_never_is() -> None:
 
     async def main() -> None:
         run.free.clear()
-        large = batcher.submit(1, 50, 10)
+        large = batcher.submit(1, 50, HANG)
         with pytest.raises(HttpError) as caught:
-            batcher.submit(2, 1, 10)
+            batcher.submit(2, 1, HANG)
         assert caught.value.status == 429
         assert dict(caught.value.headers)[b"retry-after"].isdigit()
         run.free.set()
         assert await large == 2
-        assert await batcher.submit(3, 10, 10) == 6
+        assert await batcher.submit(3, 10, HANG) == 6
 
     asyncio.run(main())
 
@@ -114,7 +116,7 @@ def test_deadlines_and_abort_do_not_wait_for_the_worker() -> None:
             with pytest.raises(HttpError, match="stopping"):
                 await future
         run.free.set()
-        assert await batcher.submit(4, 1, 10) == 8
+        assert await batcher.submit(4, 1, HANG) == 8
         assert batcher.queued_rows == 0
 
     asyncio.run(main())
@@ -127,7 +129,7 @@ def test_a_failure_of_the_runner_itself_is_everybodys_error() -> None:
     batcher: Batcher[int] = Batcher(broken, max_queue=100, max_batch=64)
 
     async def main() -> None:
-        for answer in await asyncio.gather(*(batcher.submit(i, 1, 10) for i in range(3)), return_exceptions=True):
+        for answer in await asyncio.gather(*(batcher.submit(i, 1, HANG) for i in range(3)), return_exceptions=True):
             assert isinstance(answer, HttpError)
             assert answer.status == 500
 
@@ -153,13 +155,13 @@ def test_requests_behind_a_hung_call_give_their_place_back() -> None:
         assert len(before) > 4
         assert {status_of(answer) for answer in before} == {504}
         with pytest.raises(HttpError, match="at its last call") as caught:
-            batcher.submit(3, 1, 10)
+            batcher.submit(3, 1, HANG)
         assert caught.value.status == 503
         assert dict(caught.value.headers)[b"retry-after"].isdigit()
         run.free.set()
         while batcher.stalled:
             await asyncio.sleep(0.01)
-        assert await batcher.submit(4, 4, 10) == 8
+        assert await batcher.submit(4, 4, HANG) == 8
         assert batcher.queued_rows == 0
         assert batcher.busy_seconds == 0
 

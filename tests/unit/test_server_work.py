@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from tests.guard import HANG
 from tests.integration.test_server_world import World
 
 import cortx
@@ -132,10 +133,10 @@ def test_rows_that_do_not_want_to_be_audited_are_not(world: World) -> None:
     try:
         works = [work_of(version, world.record(i), audited=i % 2 == 0) for i in range(8)]
         runner()(works)
-        assert version.auditor.wait(60)
+        assert version.auditor.wait(HANG)
         assert version.audit_state()["audited"] == 4  # type: ignore[index]
         runner()(works)  # the same rows again are as many requests
-        assert version.auditor.wait(60)
+        assert version.auditor.wait(HANG)
         assert version.audit_state()["audited"] == 8  # type: ignore[index]
     finally:
         version.close()
