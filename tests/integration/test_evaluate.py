@@ -236,11 +236,19 @@ def test_the_worst_rows_come_first(explainer: cortx.CoRTX) -> None:
     assert report.worst[0].l2 == pytest.approx(report.errors.max())
 
 
-def test_noise_of_the_labels_is_no_fault_of_the_bounds(explainer: cortx.CoRTX) -> None:
+def noisy_labels(scale: float) -> cortx.Explanation:
+    """Labels of 150 rows with normal noise whose l2 norm is about `scale`."""
+    exact = cortx.shapley(make_game(), numbers(150, 10), "exact")
+    noise = scale / np.sqrt(COLUMNS) * np.random.default_rng(0).normal(size=exact.values.shape)
+    return replace(exact, values=exact.values + noise, error_std=np.full(exact.values.shape, scale / np.sqrt(COLUMNS)))
+
+
+def test_noise_of_the_labels_is_no_fault_of_the_bounds(explainer: cortx.CoRTX, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = numbers(150, 10)
-    options = {"rows": 150, "method": "permutation", "row_budget": 24}
-    report, exact = explainer.evaluate(rows, **options), explainer.evaluate(rows, rows=150)
-    noisy = cortx.shapley(make_game(), rows, "permutation", row_budget=24)
+    exact = explainer.evaluate(rows, rows=150)
+    noisy = noisy_labels(0.6 * explainer.quality_["l2"])
+    monkeypatch.setattr(evaluation, "shapley", lambda *arguments, **options: noisy)
+    report = explainer.evaluate(rows, rows=150)
     predicted = explainer.explain(rows, confidence=0.9)
     assert predicted.error_bound is not None
     assert noisy.error_std is not None
@@ -283,14 +291,9 @@ def test_labels_noisier_than_the_bounds_show_nothing(
     """Their noise would hide bounds that fail, and must not pass for an error that grew."""
     tested = explainer if calibrated else uncalibrated
 
-    def noisy(*arguments: Any, **options: Any) -> cortx.Explanation:
-        exact = cortx.shapley(make_game(), numbers(150, 10), "exact")
-        scale = 5 * tested.quality_["l2"] / np.sqrt(COLUMNS)
-        noise = scale * np.random.default_rng(0).normal(size=exact.values.shape)
-        return replace(exact, values=exact.values + noise, error_std=np.full(exact.values.shape, scale))
-
+    noisy = noisy_labels(5 * tested.quality_["l2"])
     assert tested.evaluate(numbers(150, 10), rows=150).fits
-    monkeypatch.setattr(evaluation, "shapley", noisy)
+    monkeypatch.setattr(evaluation, "shapley", lambda *arguments, **options: noisy)
     report = tested.evaluate(numbers(150, 10), rows=150)
     assert (report.verdict, set(report.problems)) == ("not judged", {"not judged"})
     assert all("noise" in words and "larger row budget" in words for words in report.reasons)
