@@ -154,8 +154,8 @@ def write_folder(folder: Path, table: pa.Table, cuts: list[int], row_group_size:
         pq.write_table(table.slice(start, stop - start), folder / name, row_group_size=row_group_size)
     (folder / "_SUCCESS").touch()
     (folder / ".part-000.parquet.crc").write_bytes(b"crc")
-    (folder / "_delta_log").mkdir()
-    (folder / "_delta_log" / "0.parquet").write_bytes(b"no data")
+    (folder / "_temporary").mkdir()
+    (folder / "_temporary" / "0.parquet").write_bytes(b"no data")
     return names
 
 
