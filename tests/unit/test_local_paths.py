@@ -36,8 +36,8 @@ HONOURED = {("explain", "table"), ("explain", "out"), ("label", "data")}
 """Options that take addresses; --out does only where TABLE is a folder."""
 WORDS = {
     "fit": {"target", "output", "group", "categorical", "drop", "recipe", "heads", "unseen", "frame", "device"},
-    "explain": {"outputs", "exclude", "direction", "output", "engine", "address"},
-    "evaluate": {"method", "slices"},
+    "explain": {"outputs", "exclude", "direction", "output", "engine", "address", "device"},
+    "evaluate": {"method", "slices", "device"},
     "label": {"output", "target", "group", "categorical", "drop", "frame", "engine", "address"},
     "serve": {"host"},
     "census": {"device"},
