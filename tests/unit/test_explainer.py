@@ -128,8 +128,8 @@ def test_costs_are_counted(table: np.ndarray) -> None:
     game = cortx.Game(model, reference=table)
     explainer = cortx.CoRTX(make_tiny_recipe()).fit(game, table, n_labels=40)
     costs = explainer.costs_
-    # The fingerprint is not counted; everything else the model was asked is.
-    assert sum(calls) - len(explainer.fitted.probe) == costs["total_evaluations"] == game.evaluations
+    assert sum(calls) == costs["total_evaluations"] == game.evaluations
+    assert costs["checks"]["evaluations"] == len(explainer.fitted.probe)
     assert costs["labels"]["evaluations"] == 40 * (2**6 - 1)
     assert costs["labels"]["rows"] == 40
     assert costs["outputs"]["evaluations"] == 300 + 1  # f(x) of every row, and of the reference

@@ -394,11 +394,11 @@ def test_the_base_value_is_evaluated_once() -> None:
     assert shapley(game, np.ones((1, 4))).evaluations == 15
 
 
-def test_fingerprints_cost_nothing() -> None:
+def test_fingerprints_are_counted() -> None:
     game = Game(Counting(), reference=np.zeros(4))
     rows = game.rows(np.ones((3, 4)))
     prints = game.fingerprint(rows.table.matrix, rows.table.schema)
-    assert game.evaluations == 0
+    assert game.evaluations == 3
     np.testing.assert_array_equal(prints, game.full_values(rows))
 
 

@@ -193,7 +193,7 @@ def make_game(folder: Path) -> cortx.Game:
 
 
 def make_feed(
-    folder: Path, together: Processes, silent: np.ndarray, rough_budget: int = 11, spare: Any = None
+    folder: Path, together: Processes, silent: np.ndarray, rough_pairs: int = 1, spare: Any = None
 ) -> StreamFeed:
     game = make_game(folder)
     _ = game.base_values
@@ -202,9 +202,9 @@ def make_feed(
     network = torch.nn.Module()
     network.device = torch.device("cpu")  # type: ignore[assignment]
     network.active = lambda codes: torch.ones(codes.shape, dtype=torch.bool)  # type: ignore[assignment]
-    config = PretrainConfig(batch_size=51, n_positives=3)
+    config = PretrainConfig(batch_size=51, n_positives=3, rough_pairs=rough_pairs)
     stream = ParquetRows(folder, buffer_rows=400)
-    return StreamFeed(network, game, stream, schema, silent, spare, rough_budget, config, 0, together)  # type: ignore[arg-type]
+    return StreamFeed(network, game, stream, schema, silent, spare, config, 0, together)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -230,7 +230,7 @@ def test_batches_are_the_same_for_any_number_of_processes(folder: Path, world: i
 
 def test_rows_that_must_teach_nothing_are_left_out(folder: Path) -> None:
     every = make_game(folder).rows(ParquetRows(folder).sample(N_ROWS, seed=0, columns=NAMES))
-    feed = make_feed(folder, Processes(), every.words[:100], rough_budget=0)
+    feed = make_feed(folder, Processes(), every.words[:100], rough_pairs=0)
     batches = [feed.batch(step, torch.Generator()) for step in range(N_ROWS // 51)]
     assert all(batch.labels is None for batch in batches)
     seen = {tuple(row) for batch in batches for row in batch.anchors.tolist()}
@@ -244,7 +244,7 @@ def test_where_hardly_any_row_may_teach_spare_ones_do(folder: Path, world: int) 
     """Never those that must not; and every process has something to do, with labels or without."""
     every = make_game(folder).rows(ParquetRows(folder).sample(N_ROWS, seed=0, columns=NAMES))
     spare = every.take(np.arange(9))
-    feeds = [make_feed(folder, Processes(rank, world), every.words[9:], 11, spare) for rank in range(world)]
+    feeds = [make_feed(folder, Processes(rank, world), every.words[9:], 1, spare) for rank in range(world)]
     allowed = {tuple(row) for row in spare.table.matrix.tolist()}
     for step in range(N_ROWS // 51):
         parts = [feed.batch(step, torch.Generator()) for feed in feeds]

@@ -67,7 +67,8 @@ class LabelReport:
     """Labelled rows in the folder."""
     exact_rows: int
     evaluations: int
-    """Model evaluations of this run."""
+    """Model evaluations of this run's labels, and of the base value in a new folder; without the probe rows by which
+    each run and each worker recognise the model."""
     total_evaluations: int
     """Of all labels in the folder, the base value included."""
     budget: int
@@ -117,7 +118,9 @@ def label(
     folder:
         Where the labels are kept; all workers must see it.
     budget:
-        Model evaluations that all labels in the folder may cost together, those of earlier runs included.
+        Model evaluations that all labels in the folder may cost together, those of earlier runs and the base value
+        included; each batch is refused what the plan did not foresee. Outputs that recognise the model (at most 32 rows
+        for each run and each worker) are not in it.
     rows:
         How many rows to label. By default as many as the budget pays for at a precise label each.
     reference, background, output, target, players, categorical:
@@ -219,7 +222,7 @@ def _label_into(
         folder=str(path),
         rows=len(after),
         exact_rows=plan.exact_rows(after),
-        evaluations=totals.evaluations + game.evaluations,
+        evaluations=totals.evaluations + (store.base_evaluations if kept is None else 0),
         total_evaluations=int(after.evaluations.sum()) + store.base_evaluations,
         budget=budget,
         seconds=perf_counter() - started,
@@ -413,20 +416,21 @@ def _spec(draft: Game, sample: Sample, frame: str | None) -> GameSpec:
 def _tasks(plan: LabelPlan, sample: Sample, workers: int) -> list[Task]:
     """Batches of rows that get the same round and budget: so many evaluations each that a kill costs little."""
     size = max(1, min(MOST_BATCH_EVALUATIONS, plan.total // (BATCHES_EACH * max(1, workers))))
-    pieces: list[tuple[int, int, npt.NDArray[np.int64]]] = []
+    pieces: list[tuple[int, int, npt.NDArray[np.int64], int]] = []
     for ask in plan.asks:
         before = np.cumsum(ask.costs) - ask.costs
         # Both only grow: a batch ends where either does, so both bounds hold.
         number = before // size + np.arange(len(before)) // MOST_BATCH_ROWS
         starts = np.flatnonzero(np.diff(number, prepend=-1))
-        pieces += [(ask.round, ask.values, index) for index in np.split(ask.index, starts[1:])]
+        batches = zip(np.split(ask.index, starts[1:]), np.split(ask.costs, starts[1:]), strict=True)
+        pieces += [(ask.round, ask.values, index, int(costs.sum())) for index, costs in batches]
     return [
         Task(
             f"batch {i + 1} of {len(pieces)} ({len(index)} rows, round {round})",
             len(index),
-            LabelBatch(pack(sample.rows.take(index)), round, values),
+            LabelBatch(pack(sample.rows.take(index)), round, values, cost),
         )
-        for i, (round, values, index) in enumerate(pieces)
+        for i, (round, values, index, cost) in enumerate(pieces)
     ]
 
 
@@ -456,11 +460,15 @@ def _kept_words(store: LabelFolder) -> str:
 
 @dataclass(frozen=True)
 class LabelBatch:
-    """Rows to label, as an Arrow stream: in which round, with how many values v(S) each at most."""
+    """Rows to label, as an Arrow stream: in which round, with how many values v(S) each at most.
+
+    `cost` is what the plan says that they cost together: no worker spends more.
+    """
 
     rows: bytes
     round: int
     values: int
+    cost: int
 
 
 @dataclass(frozen=True)
@@ -496,7 +504,9 @@ class LabelJob:
         if not store.has(name):  # a worker that was taken for dead may have written it
             stream = self.seed if batch.round == 0 else stream_seed(self.seed, "round", batch.round)
             budget = game.evaluations_per_value * batch.values
-            labels = shapley(game, data, row_budget=budget, views=self.views, seed=stream, progress=False)
+            with game.spending(batch.cost) as ledger:
+                ledger.planned = batch.cost
+                labels = shapley(game, data, row_budget=budget, views=self.views, seed=stream, progress=False)
             part = LabelPart.of(labels, words, table, round=batch.round, seed=stream)
             store.append(part, batch.values)
         return Done(task.name, len(rows), game.evaluations - before, perf_counter() - started, name)

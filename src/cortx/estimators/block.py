@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -145,6 +146,11 @@ class Estimator(ABC):
     def least_known(self, n_players: int) -> int:
         """The fewest values v(S) of a row whose estimate has standard errors."""
         return self.least(n_players)
+
+    def most(self, n_players: int) -> float:
+        """The most values v(S) of a row that its settings let it ask for; infinite where only the budget limits it."""
+        del n_players
+        return math.inf
 
     @abstractmethod
     def spends(self, n_players: int, budget: int) -> int:

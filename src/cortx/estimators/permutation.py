@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import numpy as np
 
+from cortx.errors import InputError
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import Exact
 from cortx.estimators.tails import LEAST_DRAWS, mean_error
+
+MANY = 10**15
+"""Coalitions of one size: among so many hardly any is met twice."""
+
+
+def walk_values(n_players: int, pairs: int) -> int:
+    """Values v(S) that so many antithetic pairs of permutations ask for at most, v(all) and v(none) aside."""
+    return min(2 * pairs * max(0, n_players - 1), coalition_count(n_players))
+
+
+def expected_walk_values(n_players: int, pairs: int) -> float:
+    """The same on average: a coalition that several pairs visit is asked for once.
+
+    A pair visits two different coalitions of each size, so it meets a given one of size s with chance 2 / C(n, s).
+    """
+    if pairs == 1 or walk_values(n_players, pairs) == coalition_count(n_players):
+        return walk_values(n_players, pairs)
+    counts = (min(math.comb(n_players, size), MANY) for size in range(1, n_players))
+    return sum(-count * math.expm1(pairs * math.log1p(-2 / count)) for count in counts)
 
 
 class Permutation(Estimator):
     """Mean marginal contribution over random orders, each followed by its reverse (Mitchell et al. 2022).
 
     Unbiased. A pair of orders asks for 2(n-1) values. The standard error comes from the spread between pairs;
-    below eight of them it is not known.
+    below eight of them it is not known. `pairs` is the most pairs of a row, whatever the budget; None spends the
+    budget, so that rows with few active players get many.
     """
 
     name: ClassVar[str] = "permutation"
+
+    def __init__(self, pairs: int | None = None) -> None:
+        if pairs is not None and (isinstance(pairs, bool) or not isinstance(pairs, int) or pairs < 1):
+            raise InputError(f"pairs must be a positive whole number or None, got {pairs!r}")
+        self.pairs = pairs
 
     def least(self, n_players: int) -> int:
         return min(2 * (n_players - 1), coalition_count(n_players))
 
     def least_known(self, n_players: int) -> int:
         return min(LEAST_DRAWS * 2 * (n_players - 1), coalition_count(n_players))
+
+    def most(self, n_players: int) -> float:
+        return math.inf if self.pairs is None else walk_values(n_players, self.pairs)
 
     def spends(self, n_players: int, budget: int) -> int:
         if enumerable(n_players, budget):

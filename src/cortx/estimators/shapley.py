@@ -58,9 +58,9 @@ def shapley(
         Model evaluations of the whole call, at most: every row may cost an equal share of it, and what a row does not
         need is not spent.
     row_budget:
-        Instead of `budget`: model evaluations of each row, at most; v(none) comes on top, once for the game (for each
-        image where it is its own reference). Default: 2,048 for sampling methods (times the rows of a background),
-        all of them for "exact".
+        Instead of `budget`: model evaluations of each row, at most, its own output included (and its own v(none), where
+        an image is its own reference); the game's v(none) comes on top, once. Default: 2,048 for sampling methods
+        (times the rows of a background), all of them for "exact". A call that would pass either budget is never made.
     standard_error:
         Stop a row early once its largest standard error is this small; a budget (by default a `row_budget` of 65,536)
         still holds.
@@ -92,28 +92,57 @@ def shapley(
         row_budget = copies * (DEFAULT_BUDGET if standard_error is None else LONGEST_BUDGET)
         if estimator.name == "exact":
             row_budget = copies * 2**MOST_PLAYERS
-    # v(all) is part of a row's budget; v(none) is evaluated once for the whole game.
-    per_row = int(row_budget) // copies - 1
+    ends = _ends(game, explainer)
+    per_row = int(row_budget) // copies - ends
     counts = rows.active.sum(axis=1)
     words = f"row_budget={row_budget:,}"
     if budget is not None:
         words = f"budget={budget:,} for {len(rows):,} rows, {max(0, row_budget):,} each (row_budget= is for each row)"
-    _check(estimator, int(counts.max()), per_row, words, copies)
+    _check(estimator, int(counts.max()), per_row, words, copies, ends)
+    if views is not None and views < 0:
+        raise InputError(f"views must not be negative, got {views}")
+    base = 0 if game.knows_base_values else copies
+    with game.spending(len(rows) * int(row_budget) + base if budget is None else int(budget)):
+        return _labels(game, rows, method, estimator, per_row, standard_error, views, seed, explainer, progress)
+
+
+def _ends(game: Game, explainer: Any) -> int:
+    """Values of each row that are asked for beside the estimator's: v(all), and v(none) where it is the row's own.
+
+    Any other v(none) is evaluated once for the whole game. An explainer whose prior is asked for asks for a row's own
+    v(none) again.
+    """
+    if game.own_reference is None:
+        return 1
+    return 2 if explainer is None else 3
+
+
+def _labels(
+    game: Game,
+    rows: Rows,
+    method: str | Estimator,
+    estimator: Estimator,
+    per_row: int,
+    standard_error: float | None,
+    views: int | None,
+    seed: int,
+    explainer: Any,
+    progress: bool | None,
+) -> Explanation:
+    """The labels, from at most `per_row` values v(S) of each row beside its ends."""
+    counts = rows.active.sum(axis=1)
     started, spent = perf_counter(), game.evaluations
     values = np.zeros((len(rows), game.n_players, game.n_outputs))
     errors, exact = np.zeros_like(values), counts == 0
     full, empty = game.full_values(rows), game.empty_values(rows)
     prior = None if explainer is None else _ask(explainer, rows.data, full, game.n_players)
-    if views is not None and views < 0:
-        raise InputError(f"views must not be negative, got {views}")
     n_views = views_per_row(game, len(rows), views)
     with progress_bar(f"labels ({estimator.name})", len(rows), show=progress) as advance:
-        # Each row's own output, and its own v(none) where it is its own reference.
-        row_spent = np.full(len(rows), 1 if game.own_reference is None else 2, dtype=np.int64)
+        row_spent = np.full(len(rows), _ends(game, explainer), dtype=np.int64)
         work = _Work(game, rows, full, empty, estimator, seed, advance, n_views, prior, row_spent)
         for n in np.unique(counts[counts > 0]):
             index = np.flatnonzero(counts == n)
-            estimate = work.until(index, per_row, standard_error)
+            estimate = work.until(index, int(min(per_row, estimator.most(int(n)))), standard_error)
             place = index[:, None], work.active(index)
             values[place], errors[place], exact[index] = estimate.values, estimate.errors, _exact_rows(estimate)
     single = game.n_outputs == 1
@@ -184,12 +213,11 @@ def _ask(explainer: HasPrior, data: Any, full: Array, n_players: int) -> Prior:
 
 
 def _share(budget: int, game: Game, n_rows: int) -> int:
-    """What each row may cost, v(all) included, so that all together with every v(none) cost at most `budget`."""
-    own = 0 if game.own_reference is None else n_rows
-    return (budget - game.evaluations_per_value - own) // n_rows
+    """What each row may cost so that all together, with the game's v(none), cost at most `budget`."""
+    return (budget - game.evaluations_per_value) // n_rows
 
 
-def _check(estimator: Estimator, most: int, per_row: int, given: str, copies: int) -> None:
+def _check(estimator: Estimator, most: int, per_row: int, given: str, copies: int, ends: int) -> None:
     """Refuses a budget (`given`, in words) that is too small for rows with so many active players."""
     least = estimator.least(most) if most > 1 else 0
     each = f" for each of {copies} background rows" if copies > 1 else ""
@@ -200,7 +228,8 @@ def _check(estimator: Estimator, most: int, per_row: int, given: str, copies: in
         )
     if per_row < least:
         raise BudgetError(
-            f"{estimator.name} needs at least {least + 1:,} evaluations per row for {most} players{each}, got {given}"
+            f"{estimator.name} needs at least {least + ends:,} evaluations per row for {most} players{each}, "
+            f"got {given}"
         )
 
 

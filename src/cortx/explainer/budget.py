@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -11,16 +12,20 @@ import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
 from cortx.estimators.coalitions import CHUNK
+from cortx.estimators.permutation import expected_walk_values, walk_values
+from cortx.explainer.fingerprint import N_PROBES
 from cortx.explainer.labels import least_values
-from cortx.explainer.store import Ask
+from cortx.explainer.store import N_CHECKED, Ask
 from cortx.games import Game, Rows
 from cortx.images import ImageSchema
 from cortx.seeding import numpy_generator
+from cortx.training.positives import count_values
 from cortx.training.recipe import Recipe
 from cortx.training.stream import SCOUTS
 from cortx.training.surrogate import own_resnet
 
 Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 Mode = Literal["enumerate", "sample", "stream"]
 
@@ -29,6 +34,8 @@ PER_ROW, DEFAULT_BUDGETS = 100, (500_000, 5_000_000)
 PER_IMAGE, IMAGE_BUDGETS = 1_000, (500_000, 50_000_000)
 IMAGE_PRECISE = 512
 """The most that one precise label of an image may cost, for each of its parts."""
+KNOWN = 2_000
+"""Images that say what the network knows well (`Difficulty`)."""
 LEAST_STEPS = 50
 """Fewer steps teach nothing."""
 IMITATION_SHARE = 0.2
@@ -67,7 +74,12 @@ class Plan:
     precise: Ask
     """How validation and calibration rows are labelled."""
     expected: dict[str, int]
-    """Evaluations of each stage, as far as they can be known before."""
+    """Model evaluations of each stage: what will be spent, but for a stop before all training labels are bought.
+
+    Kept labels of an earlier fit are in it, and rows with equal content once. "checks" are the base value and the
+    outputs that recognise the model, for a saved explainer and for kept labels. Where pairs of permutations may visit a
+    coalition twice, the mean.
+    """
     n_rows: int
     """Rows of the table."""
     stream: Stream | None = None
@@ -88,6 +100,7 @@ class Plan:
             "training": f"labels of {len(self.train):,} rows to learn from ({how})",
             "validation": f"precise labels of {len(self.validation):,} rows to {checks}",
             "calibration": f"precise labels of {len(self.calibration):,} rows for the bounds",
+            "checks": "the base value, and outputs that recognise the model",
         }
         lines = [f"plan for {self.budget:,} model evaluations:"]
         lines += [f"  {self.expected[stage]:>12,}  {words}" for stage, words in parts.items()]
@@ -103,23 +116,31 @@ class Plan:
         return "not needed: every row is labelled" if self.mode == "enumerate" else "too little for another round"
 
 
-def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: int) -> Plan:
-    """Decides how to spend the budget, before any of it is spent.
-
-    A larger budget keeps the roles of rows: labels made for a smaller one are used again.
-    """
+def total_budget(game: Game, rows: Rows, budget: int | None) -> int:
+    """The budget of a fit, checked; the default where none is given. It asks the model for nothing."""
     if budget is None:
         each, limits = (PER_IMAGE, IMAGE_BUDGETS) if game.of_images else (PER_ROW, DEFAULT_BUDGETS)
         budget = game.evaluations_per_value * int(np.clip(each * len(rows), *limits))
     if isinstance(budget, bool) or not isinstance(budget, (int, np.integer)) or budget < 1:
         raise InputError(f"budget must be a positive whole number of model evaluations, got {budget!r}")
+    return int(budget)
+
+
+def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: int, n_checked: int = 0) -> Plan:
+    """Decides how to spend the budget, before any of it is spent but for the base value.
+
+    A larger budget keeps the roles of rows: labels made for a smaller one are used again. `n_checked` is the number of
+    rows whose outputs will be compared with those of kept labels; it changes no role.
+    """
+    budget = total_budget(game, rows, budget)
     least_rows = max(LEAST_CALIBRATION + LEAST_TRAINING, game.n_outputs)
     if len(rows) < least_rows:
         raise InputError(
             f"the table has {len(rows)} rows and the model {game.n_outputs} outputs; a fit with a budget needs at "
             f"least {least_rows} rows, {LEAST_CALIBRATION} of them for calibration; give more rows, or use n_labels="
         )
-    planner = _Planner(game, rows, int(budget), recipe, numpy_generator(seed, "roles").permutation(len(rows)))
+    order = numpy_generator(seed, "roles").permutation(len(rows))
+    planner = _Planner(game, rows, budget, recipe, order, seed, n_checked)
     if game.of_images:
         return planner.stream()
     return planner.enumerate() or planner.sample()
@@ -134,6 +155,8 @@ class _Planner:
     budget: int
     recipe: Recipe
     order: IntArray
+    seed: int
+    n_checked: int = 0
 
     @property
     def copies(self) -> int:
@@ -161,6 +184,16 @@ class _Planner:
     def least_precise(self) -> int:
         return self.copies * self.least_values
 
+    @property
+    def checks(self) -> int:
+        """Evaluations for the base value and for the outputs that recognise the model."""
+        return self.copies + min(N_PROBES, len(self.rows))
+
+    @property
+    def spendable(self) -> int:
+        """What is left beside checks; those of kept labels are always reserved, so that they change no plan."""
+        return self.budget - self.checks - N_CHECKED
+
     def enumerate(self) -> Plan | None:
         """A part of the table with all coalitions, and free masked copies; None if too few rows can be paid for."""
         exact, most = self.exact, int(self.rows.active.sum(axis=1).max())
@@ -168,49 +201,65 @@ class _Planner:
             return None
         n_calibration = self._calibration_rows(float(exact.mean()))
         calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
-        each = self._pretraining_cost()
-        wanted = min(self.recipe.pretrain.most_rows, len(learners), PRETRAINING_SHARE * self.budget / each)
-        n_pretraining = max(2, int(wanted))
-        left = self.budget - exact[calibration].sum() - n_pretraining * each
-        affordable = int(np.searchsorted(np.cumsum(exact[learners]), left, side="right"))
+        last = learners[::-1][: self.recipe.pretrain.most_rows]
+        costs = np.cumsum(self._pretraining_costs(last, walk_values))
+        n_pretraining = max(2, int(np.searchsorted(costs, PRETRAINING_SHARE * self.budget, side="right")))
+        left = self.spendable - self._spending(exact, calibration) - costs[n_pretraining - 1]
+        label_costs = np.where(self._new(learners, calibration), exact[learners], 0.0)
+        affordable = int(np.searchsorted(np.cumsum(label_costs), left, side="right"))
         if affordable < min(ENUMERATE_ROWS, len(learners)):
             return None
         # The first few rows and then every tenth (or what the share says) validate: more rows never change their roles.
         place = np.arange(affordable)
         validates = (place < LEAST_VALIDATION) | (place % max(2, round(1 / self.recipe.validation_share)) == 0)
         train, validation = learners[:affordable][~validates], learners[:affordable][validates]
-        pretraining = np.setdiff1d(learners[len(learners) - n_pretraining :], validation)
+        others = np.setdiff1d(last[:n_pretraining], validation)
+        unlike = others[self._unlike(others, validation)]
+        pretraining = unlike if len(unlike) > 1 else others
         ask = Ask("auto", 2**most)
-        spending = {"pretraining": len(pretraining) * each, "training": exact[train].sum()}
+        spending = {
+            "pretraining": self._pretraining_costs(pretraining, expected_walk_values).sum(),
+            "training": self._spending(exact, train, validation, calibration),
+        }
         return self._plan("enumerate", (train, validation, calibration, pretraining), (ask,), ask, exact, spending)
 
     def sample(self) -> Plan:
         """Noisy but unbiased labels for as many rows as the budget pays for, then for all of them again."""
         precise, costs, calibration, validation, learners = self._precise_rows()
-        reserved = float(costs[calibration].sum() + costs[validation].sum())
-        pair = self._walk_cost(1)
-        positives = self._positives_cost()
-        left = self.budget - reserved
-        train = learners[: max(0, int(left / (pair + positives)))]
-        if len(train) < LEAST_TRAINING - LEAST_VALIDATION:
-            least = reserved + LEAST_TRAINING * (pair + positives)
+        reserved = sum(self._precise_spending(costs, validation, calibration).values())
+        left = self.spendable - reserved
+        new = self._new(learners)
+        # Rows that are equal to one that validates teach nothing, unless nearly all are.
+        unlike = self._unlike(learners, validation)
+        if unlike[: LEAST_TRAINING - LEAST_VALIDATION].sum() < 2:
+            unlike[:] = True
+        pretrains = unlike & (np.cumsum(unlike) <= self.recipe.pretrain.most_rows)
+        positives = np.zeros(len(learners))
+        positives[pretrains] = self._positives_costs(learners[pretrains])
+        pair = np.where(new, self._walk_costs(learners, 1, walk_values), 0.0)
+        after = np.cumsum(pair + positives)
+        count = int(np.searchsorted(after, left, side="right"))
+        if count < LEAST_TRAINING - LEAST_VALIDATION:
+            least = self.budget - left + after[:LEAST_TRAINING][-1]
             raise BudgetError(
                 f"budget={self.budget:,} is too small: {len(calibration)} precise labels for calibration alone cost "
-                f"about {costs[calibration].sum():,.0f} evaluations; give at least "
+                f"about {self._spending(costs, calibration):,.0f} evaluations; give at least "
                 f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
             )
-        asks: tuple[Ask, ...] = (Ask("permutation", walk_values(self.game, 1)),)
-        each, pairs = pair, 1
+        train, new = learners[:count], new[:count]
+        n_players, n_rows = self.game.n_players, len(train)
+        asks: tuple[Ask, ...] = (Ask.walk(n_players, 1),)
+        most, mean, pairs = after[count - 1], pair[:count].sum(), 1
         # More than every row once: further rounds, a quarter of what was spent so far, make each label firmer.
-        while len(train) == len(learners) and each < self.exact.max():
+        while n_rows == len(learners) and mean / n_rows < self.exact.max():
             more = max(1, pairs // 4)
-            if len(train) * (each + self._walk_cost(more) + positives) > left:
+            most += self._walk_costs(train, more, walk_values)[new].sum()
+            if most > left:
                 break
-            asks = (*asks, Ask("permutation", walk_values(self.game, more), round=len(asks)))
-            each, pairs = each + self._walk_cost(more), pairs + more
-        pretraining = train[: self.recipe.pretrain.most_rows]
-        spending = {"pretraining": len(pretraining) * positives, "training": len(train) * each}
-        roles = (train, validation, calibration, pretraining)
+            asks = (*asks, Ask.walk(n_players, more, round=len(asks)))
+            mean, pairs = mean + self._walk_costs(train, more, expected_walk_values)[new].sum(), pairs + more
+        spending = {"pretraining": positives[:count].sum(), "training": mean}
+        roles = (train, validation, calibration, train[pretrains[:count]])
         return self._plan("sample", roles, asks, Ask("auto", precise), costs, spending)
 
     def _precise_rows(self) -> tuple[int, Array, IntArray, IntArray, IntArray]:
@@ -221,7 +270,7 @@ class _Planner:
         )
         # In powers of two, so that a slightly larger budget finds the same labels.
         precise = max(2 ** int(np.log2(affordable / self.copies)), self.least_values)
-        costs = np.minimum(self.exact, 1 + self.copies * (precise - 1))
+        costs = Ask("auto", precise).costs(self.rows.active.sum(axis=1), self.game)
         n_validation = max(LEAST_VALIDATION, n_calibration // 5)
         calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
         return precise, costs, calibration, learners[:n_validation], learners[n_validation:]
@@ -241,28 +290,31 @@ class _Planner:
         precise, costs, calibration, validation, learners = self._precise_rows()
         # Images that are their own references: v(none) is asked for with each label, and when it is learned from.
         own = 1 if self.game.own_reference else 0
-        costs = costs + 2 * own
-        reserved = float(costs[calibration].sum() + costs[validation].sum())
-        scouting = SCOUTS * (config.step_evaluations + own * config.batch_size)
-        pretraining = len(learners) * (1 + self._positives_cost() + 2 * own) + scouting
-        each = min(config.batch_size, len(learners)) * (2 * config.pairs + 1 + own)
-        left = self.budget - reserved - pretraining - 1  # the base value
+        again = own * len(calibration)
+        reserved = sum(self._precise_spending(costs, validation, calibration).values()) + again
+        size = min(config.batch_size, len(learners))
+        each = size * (2 * config.pairs + 1 + own)
+        known = own * min(KNOWN, len(learners))
+        pretraining = (1 + own) * len(learners) + own * len(validation) + SCOUTS * each
+        pretraining += int(self._positives_costs(learners).sum())
+        left = self.spendable - reserved - pretraining - known
         schema, width = self.game.schema, self.recipe.encoder.width
         assert isinstance(schema, ImageSchema)
         settings = {"n_channels": schema.n_channels, "n_outputs": self.game.n_outputs, "width": width}
         knows = own_resnet(self.game, **settings) is not None
-        imitation = 0 if knows else int(min(config.imitation_steps, IMITATION_SHARE * left / config.batch_size))
-        steps = int((left - max(0, imitation) * config.batch_size) // each)
+        imitation = 0 if knows else max(0, int(min(config.imitation_steps, IMITATION_SHARE * left / size)))
+        steps = int((left - imitation * size) // each)
         if steps < LEAST_STEPS:
-            least = reserved + pretraining + LEAST_STEPS * each / (1.0 if knows else 1 - IMITATION_SHARE)
+            least = self.budget - left + LEAST_STEPS * each / (1.0 if knows else 1 - IMITATION_SHARE)
             raise BudgetError(
                 f"budget={self.budget:,} is too small: {len(calibration) + len(validation)} precise labels cost about "
                 f"{reserved:,.0f} evaluations and pre-training {pretraining:,.0f}; give at least "
                 f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
             )
-        spending = {"pretraining": pretraining + imitation * config.batch_size, "training": float(steps * each)}
+        spending = {"pretraining": pretraining + imitation * size, "training": float(steps * each + known)}
         roles = (np.sort(learners), validation, calibration, learners)
         plan = self._plan("stream", roles, (), Ask("auto", precise), costs, spending)
+        plan.expected["calibration"] += again
         return replace(plan, stream=Stream(steps, imitation))
 
     def _plan(
@@ -276,7 +328,8 @@ class _Planner:
     ) -> Plan:
         """Training rows keep their order, which says who is labelled first; `precise_costs` is (rows,)."""
         train, validation, calibration, pretraining = roles
-        spending |= {"validation": precise_costs[validation].sum(), "calibration": precise_costs[calibration].sum()}
+        spending |= self._precise_spending(precise_costs, validation, calibration)
+        spending["checks"] = self.checks + self.n_checked
         return Plan(
             budget=self.budget,
             mode=mode,
@@ -295,26 +348,59 @@ class _Planner:
         most = max(LEAST_CALIBRATION, min(MOST_CALIBRATION, len(self.order) // 4))
         return int(np.clip(self.calibration_share * self.budget / each, LEAST_CALIBRATION, most))
 
-    def _positives_cost(self) -> float:
-        """Evaluations for the positives of each row."""
+    def _precise_spending(self, costs: Array, validation: IntArray, calibration: IntArray) -> dict[str, float]:
+        """Evaluations of the two stages that are labelled precisely; `costs` of each row of the table, (rows,)."""
+        return {
+            "validation": self._spending(costs, validation),
+            "calibration": self._spending(costs, calibration, validation),
+        }
+
+    def _spending(self, costs: Array, index: IntArray, *before: IntArray) -> float:
+        """What labels of rows `index` cost, where those of `before` are there; rows with equal content cost once."""
+        return float(costs[index][self._new(index, *before)].sum())
+
+    def _new(self, index: IntArray, *before: IntArray) -> BoolArray:
+        """(index,): whether no row with the same content stands earlier in `index`, or in `before`."""
+        words = self.rows.words[index]
+        new = np.zeros(len(index), dtype=bool)
+        new[np.unique(words, return_index=True)[1]] = True
+        for others in before:
+            new &= self._unlike(index, others)
+        return new
+
+    def _unlike(self, index: IntArray, others: IntArray) -> BoolArray:
+        """(index,): whether no row of `others` has the same content."""
+        return ~np.isin(self.rows.words[index], self.rows.words[others])
+
+    def _positives_costs(self, index: IntArray) -> Array:
+        """Evaluations for the positives of each row, (index,)."""
         config = self.recipe.pretrain
-        asks = config.steps > 0 and config.positives != "random"
-        return float(self.copies * config.n_positives * config.rounds) if asks else 0.0
+        if config.steps == 0 or len(index) == 0:
+            return np.zeros(len(index))
+        values = count_values(
+            self.game, self.rows.take(index), how=config.positives, count=config.n_positives,
+            keep=config.keep_probability, seed=self.seed, rounds=min(config.rounds, config.steps),
+        )  # fmt: skip
+        return np.asarray(self.copies * values, dtype=np.float64)
 
-    def _pretraining_cost(self) -> float:
-        """Evaluations for each row: its output, its positives, its rough label."""
+    def _pretraining_costs(self, index: IntArray, walk: Walk) -> Array:
+        """Evaluations for each row, (index,): its output, its positives, its rough label."""
         pairs = self.recipe.pretrain.rough_pairs if self.recipe.pretrain.steps else 0
-        return self._positives_cost() + (self._walk_cost(pairs) if pairs else 1.0)
+        if not pairs:
+            return self._positives_costs(index) + 1.0
+        return self._positives_costs(index) + np.where(self._new(index), self._walk_costs(index, pairs, walk), 0.0)
 
-    def _walk_cost(self, pairs: int) -> float:
-        """Evaluations for each row and so many antithetic pairs of permutations, its own output included."""
-        walk = 2.0 * pairs * np.maximum(0, self.rows.active.sum(axis=1) - 1)
-        return float(1 + self.copies * np.minimum(walk, coalition_counts(self.rows)).mean())
+    def _walk_costs(self, index: IntArray, pairs: int, walk: Walk) -> Array:
+        """Evaluations for each row, (index,), and so many antithetic pairs of permutations, its own output included."""
+        active = self.rows.active[index].sum(axis=1)
+        values = np.zeros(self.game.n_players + 1)
+        for n in np.unique(active[active > 1]):
+            values[n] = walk(int(n), pairs)
+        return np.asarray(1 + self.copies * values[active])
 
 
-def walk_values(game: Game, pairs: int) -> int:
-    """Values v(S) that so many antithetic pairs of permutations ask for, v(all) included."""
-    return 2 * pairs * max(1, game.n_players - 1) + 1
+Walk = Callable[[int, int], float]
+"""Values v(S) for a number of active players and of pairs: `walk_values` at most, `expected_walk_values` on average."""
 
 
 def coalition_counts(rows: Rows) -> Array:

@@ -155,10 +155,13 @@ class CoRTX:
             The table. With `labels` also a `cortx.distributed.ParquetRows`, which is never in memory as a whole: a
             random part of it gives scales, categories and profile, and pre-training sees the rows as they come.
         budget:
-            Model evaluations that the fit may spend, everything included: it decides what to label and how
-            precisely, says so before it spends (`plan`), keeps some labels aside for the bounds of
-            ``explain(confidence=...)``, and stops when more would not help (`learning_curve_`). By default 100 for
-            each row, between 500,000 and 5 million. Labels are kept: fitting again with a larger budget goes on.
+            Model evaluations that the fit may spend, everything included (also the base value and the probe rows by
+            which the model is recognised): it decides what to label and how precisely, says so before it spends
+            (`plan`), and keeps some labels aside for the bounds of ``explain(confidence=...)``. A call that would pass
+            the budget is never made: `BudgetError`, and labels stay. A fit ends sooner only where its error is small
+            and more labels would not help (`learning_curve_`). By default 100 for each row, between 500,000 and 5
+            million. Labels are kept: fitting again with a larger budget goes on, and kept labels that it uses count
+            as spent. What a kill interrupts is asked for again.
             Images: by default 1,000 for each, up to 50 million; all of it is spent, on fresh labels in every step.
         labels:
             Instead of a budget: an `Explanation` (it carries its rows), a folder that `cortx.distributed.label` wrote,
@@ -225,7 +228,11 @@ class CoRTX:
     def plan(self, game: Game, X: Any, budget: int | None = None) -> Plan:
         """How `fit` would spend a budget; print it. It asks the model for its base value only."""
         recipe = self.resolved_recipe(images=game.of_images)
-        return make_plan(game, game.rows(X), budget, recipe, int(self.seed))
+        rows = game.rows(X)
+        seed, store = int(self.seed), self._store
+        kept = store is not None and store.key == LabelStore.key_of(game, seed)
+        n_checked = len(store.to_check(rows)) if store is not None and kept else 0
+        return make_plan(game, rows, budget, recipe, seed, n_checked)
 
     @_on_its_threads
     def calibrate(self, rows: Any, *, row_budget: int | None = None, progress: bool | None = None) -> CoRTX:
@@ -297,7 +304,10 @@ class CoRTX:
 
     @property
     def quality_(self) -> dict[str, float]:
-        """Error on the validation labels, which trained nothing but chose the epoch."""
+        """Error on the validation labels, which trained nothing but chose the epoch.
+
+        ``l2`` is the mean distance, ``relative_l2`` the same as a share of the labels' mean norm, ``label_norm``.
+        """
         return self.fitted.quality
 
     @property
@@ -309,7 +319,8 @@ class CoRTX:
     def learning_curve_(self) -> list[dict[str, float]]:
         """Validation error by training labels and evaluations, as a budget was spent (`cortx.plots.learning_curve`).
 
-        From 400 training labels on it has points on the way, from short trainings; the last is the fit itself.
+        From 400 training labels on it has points on the way, from short trainings; the last is the fit itself. Each
+        has ``labels``, ``evaluations``, ``l2`` and ``relative_l2``, which is a share of the validation labels' norm.
         """
         return self.fitted.curve
 

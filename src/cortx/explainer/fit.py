@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError
-from cortx.explainer.budget import Plan, make_plan
+from cortx.explainer.budget import Plan, make_plan, total_budget
 from cortx.explainer.calibration import Calibration, calibrate
 from cortx.explainer.fingerprint import probe_rows
 from cortx.explainer.labels import Labels, given_labels, make_labels
@@ -37,6 +37,7 @@ from cortx.explainer.profile import Profile, profile_of
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, GameSpec, Rows
+from cortx.games.ledger import Ledger
 from cortx.images import described, read_like
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.tables import Schema
@@ -50,8 +51,11 @@ from cortx.training.row_stream import RowStream
 
 Array = npt.NDArray[np.float64]
 logger = logging.getLogger("cortx")
+KEPT_WORDS = "; labels that were paid for are kept: fit again with a larger budget, and it goes on from them"
 LEAST_GAIN = 0.05
 """Labels are no longer bought once doubling them is likely to bring less than this share of the error."""
+NEAR, NEAR_NOISE = 0.03, 1.2
+"""Only where the validation error is this share of the labels' norm, or this multiple of their own standard errors."""
 LEAST_TO_STOP = 400
 """With fewer training labels than this, more always help."""
 
@@ -105,18 +109,65 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     left_out = _left_out(game, request.leave_out)
     if together.several:
         _check_processes(game, rows, labels, left_out, request)
+    planned = labels is None and request.n_labels is None
+    limit = total_budget(game, rows, request.budget) if planned else None
+    with game.spending(limit, KEPT_WORDS if planned else "") as ledger:
+        if planned:
+            fitted, checkpoint = _fit_planned(game, rows, request, open_store(), ledger)
+        else:
+            material, checkpoint = _as_told(game, rows, labels, left_out, request, source)
+            fitted = _fitted(game, material, checkpoint, request, [])
+    checkpoint.clear()
+    total, quality = fitted.costs["total_evaluations"], fitted.quality
+    kept = max(0, total - together.total(game.evaluations - asked))
+    logger.log(
+        logging.INFO if together.first else logging.DEBUG,
+        "fitted: %s model evaluations in all%s, validation l2 %.3g, %.3g%% of the labels' norm (%.3g)",
+        f"{total:,}",
+        f" ({kept:,} of them paid for before)" if kept > 0.01 * total else "",
+        quality["l2"],
+        100 * quality["relative_l2"],
+        quality["label_norm"],
+    )
+    return fitted
+
+
+def _fit_planned(
+    game: Game, rows: Rows, request: Request, store: LabelStore, ledger: Ledger
+) -> tuple[Fitted, Checkpoint]:
+    """Spends a budget as planned; the ledger refuses what would pass it."""
+    if game.knows_base_values:
+        ledger.add(game.evaluations_per_value)  # paid for before, and used
+    plan = make_plan(game, rows, request.budget, request.recipe, request.seed, len(store.to_check(rows)))
+    logger.info(str(plan))
+    ledger.planned = plan.total
+    spent = game.evaluations
+    store.check(game, rows)
+    checks = game.evaluations_per_value + game.evaluations - spent
     curve: list[dict[str, float]] = []
-    if labels is None and request.n_labels is None and game.of_images:
-        material, checkpoint = _stream(game, rows, open_store(), request)
-    elif labels is None and request.n_labels is None:
-        plan = make_plan(game, rows, request.budget, request.recipe, request.seed)
-        logger.info(str(plan))
-        material = _spend(game, rows, plan, open_store(), request, curve)
-        material.costs["labels"]["evaluations"] += game.evaluations_per_value  # the base value
+    planned = PlannedLabels(game, rows, plan, store, request.recipe, request.seed, request.show, ledger)
+    if game.of_images:
+        material, checkpoint = _stream(game, rows, plan, planned, request)
+    else:
+        material = _spend(game, rows, plan, planned, request, curve)
         key = _key(game, rows, material.outputs, material.train, request, material.validation.values)
         checkpoint = Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
-    else:
-        material, checkpoint = _as_told(game, rows, labels, left_out, request, source)
+    return _fitted(game, material, checkpoint, request, curve, checks), checkpoint
+
+
+def _fitted(
+    game: Game,
+    material: Material,
+    checkpoint: Checkpoint,
+    request: Request,
+    curve: list[dict[str, float]],
+    checks: int = 0,
+) -> Fitted:
+    """Trains the network, calibrates its bounds if labels were kept aside, and notes how to recognise the model.
+
+    `checks` are evaluations that were spent on checks before.
+    """
+    rows, together = material.rows, request.together
     learned = learn(
         game, material, request.recipe, request.heads,
         seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show, together=together,
@@ -125,15 +176,19 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     if material.calibration is not None:
         calibration = calibrate_network(learned.network, game, learned.schema, material.calibration)
         material.costs["calibration"]["evaluations"] += game.evaluations - spent
-    costs = {**material.costs, **learned.costs}
+    parts = game.players.column_player if game.of_images else None
+    probe, shown = probe_rows(rows.table.matrix, request.seed, parts), described(rows.table)
+    started, spent = perf_counter(), game.evaluations
+    asked = together.numbers_of_first(lambda: game.fingerprint(probe, rows.table.schema).ravel())
+    probe_outputs = asked.reshape(len(probe), -1)
+    checks += together.total(game.evaluations - spent)
+    costs = {**material.costs, **learned.costs, "checks": cost(checks, perf_counter() - started, rows=len(probe))}
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
     quality = _quality(learned, game.players.names)
     if calibration is not None:
         learned_from = material.pretraining if material.stream else material.train
-        curve.append(_point(len(learned_from), costs["total_evaluations"], quality["l2"]))
-    parts = game.players.column_player if game.of_images else None
-    probe, shown = probe_rows(rows.table.matrix, request.seed, parts), described(rows.table)
-    fitted = Fitted(
+        curve.append(_point(len(learned_from), costs["total_evaluations"], quality["l2"], quality["label_norm"]))
+    return Fitted(
         network=learned.network,
         spec=game.spec(learned.schema),
         recipe=request.recipe,
@@ -143,22 +198,11 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         quality=quality,
         history=learned.history,
         probe=probe,
-        probe_outputs=game.fingerprint(probe, rows.table.schema),
+        probe_outputs=probe_outputs,
         curve=curve,
         calibration=calibration,
         profile=profile_of(shown.matrix, shown.schema),
     )
-    checkpoint.clear()
-    kept = max(0, costs["total_evaluations"] - together.total(game.evaluations - asked))
-    logger.log(
-        logging.INFO if together.first else logging.DEBUG,
-        "fitted: %s model evaluations in all%s, validation l2 %.3g (labels: %.3g)",
-        f"{costs['total_evaluations']:,}",
-        f" ({kept:,} of them paid for before)" if kept > 0.01 * costs["total_evaluations"] else "",
-        quality["l2"],
-        quality["label_norm"],
-    )
-    return fitted
 
 
 def _part_of(source: RowStream, game: Game, labels: Any, request: Request) -> Any:
@@ -233,12 +277,11 @@ def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels
     )
 
 
-def _stream(game: Game, rows: Rows, store: LabelStore, request: Request) -> tuple[Material, Checkpoint]:
+def _stream(
+    game: Game, rows: Rows, plan: Plan, planned: PlannedLabels, request: Request
+) -> tuple[Material, Checkpoint]:
     """Images: precise labels for validation and calibration; what is left of the budget is learned from as it comes."""
-    plan = make_plan(game, rows, request.budget, request.recipe, request.seed)
-    logger.info(str(plan))
     started = perf_counter()
-    planned = PlannedLabels(game, rows, plan, store, request.recipe, request.seed, request.show)
     validation = planned.precise(plan.validation, "validation")
     calibration = planned.precise(plan.calibration, "calibration")
     seconds = perf_counter() - started
@@ -249,12 +292,9 @@ def _stream(game: Game, rows: Rows, store: LabelStore, request: Request) -> tupl
     material.calibration, material.kept_aside, material.stream = calibration, plan.calibration, plan.stream
     share = len(validation) / (len(validation) + len(calibration))
     material.costs = {
-        "labels": cost(
-            validation.evaluations + game.evaluations_per_value, seconds * share, rows=len(validation),
-            source=validation.source,
-        ),
+        "labels": cost(validation.evaluations, seconds * share, rows=len(validation), source=validation.source),
         "calibration": cost(calibration.evaluations, seconds * (1 - share), rows=len(calibration)),
-    }  # fmt: skip
+    }
     # The model is known by labels that are kept: in reduced precision its outputs need not repeat bit for bit.
     schedule = json.dumps([asdict(plan.stream), torch.device(request.device).type]).encode()
     key = hashlib.sha256(_key(game, rows, None, None, request, validation.values).encode() + schedule).hexdigest()
@@ -263,10 +303,9 @@ def _stream(game: Game, rows: Rows, store: LabelStore, request: Request) -> tupl
 
 
 def _spend(
-    game: Game, rows: Rows, plan: Plan, store: LabelStore, request: Request, curve: list[dict[str, float]]
+    game: Game, rows: Rows, plan: Plan, planned: PlannedLabels, request: Request, curve: list[dict[str, float]]
 ) -> Material:
     """Buys what the plan lists: validation and calibration first, then training labels until more would not help."""
-    planned = PlannedLabels(game, rows, plan, store, request.recipe, request.seed, request.show)
     validation = planned.precise(plan.validation, "validation")
     calibration = planned.precise(plan.calibration, "calibration")
     count = len(plan.train)
@@ -275,7 +314,7 @@ def _spend(
     seconds = 0.0
     for step in steps:
         train = planned.train(step)
-        material = Material(rows, train, validation, *planned.unlabelled(train, validation))
+        material = Material(rows, train, validation, *planned.unlabelled(train))
         material.noisy, material.kept_aside = plan.mode == "sample", plan.calibration
         if step == count:
             break
@@ -285,11 +324,13 @@ def _spend(
         )
         seconds += perf_counter() - started
         spent = validation.evaluations + calibration.evaluations + train.evaluations + material.rough_evaluations
-        curve.append(_point(step, spent, float(errors[-1].mean())))
-        if len(errors) > 1 and not _worth_more(errors[-2], errors[-1]):
+        point = _point(step, spent, float(errors[-1].mean()), _norm(validation))
+        curve.append(point)
+        if len(errors) > 1 and not _worth_more(errors[-2], errors[-1]) and _near(point, validation):
             logger.info(
-                "stopped at %s of %s training labels: twice as many brought less than %.0f%% of the error",
-                f"{step:,}", f"{count:,}", 100 * LEAST_GAIN,
+                "stopped at %s of %s training labels: the validation l2 is %.3g, %.3g%% of the labels' norm, and twice "
+                "as many labels brought less than %.0f%% of it",
+                f"{step:,}", f"{count:,}", point["l2"], 100 * point["relative_l2"], 100 * LEAST_GAIN,
             )  # fmt: skip
             break
     material.calibration = calibration
@@ -316,8 +357,26 @@ def _worth_more(before: Array, after: Array) -> bool:
     return bool(1 - ratio + uncertainty >= LEAST_GAIN)
 
 
-def _point(labels: int, evaluations: int, l2: float) -> dict[str, float]:
-    return {"labels": labels, "evaluations": evaluations, "l2": l2}
+def _near(point: dict[str, float], validation: Labels) -> bool:
+    """Whether the error is so small, or so near the noise of the validation labels, that little is left to learn."""
+    errors = np.zeros_like(validation.values) if validation.errors is None else np.nan_to_num(validation.errors)
+    noise = float(np.linalg.norm(errors, axis=1).mean())
+    return point["relative_l2"] <= NEAR or point["l2"] <= NEAR_NOISE * noise
+
+
+def _norm(labels: Labels) -> float:
+    """The mean l2 norm of labels."""
+    return float(np.linalg.norm(labels.values, axis=1).mean())
+
+
+def _point(labels: int, evaluations: int, l2: float, norm: float) -> dict[str, float]:
+    """A point of the learning curve."""
+    return {"labels": labels, "evaluations": evaluations, "l2": l2, "relative_l2": _relative(l2, norm)}
+
+
+def _relative(l2: float, norm: float) -> float:
+    """An error as a share of the labels' norm; 0 where both are."""
+    return l2 / max(norm, 1e-300) if l2 else 0.0
 
 
 def _as_told(
@@ -418,10 +477,12 @@ def _quality(learned: Learned, names: tuple[str, ...]) -> dict[str, float]:
     validation: LabelSet = learned.validation
     answer = learned.network.in_parts(validation.codes, validation.total)
     values, truth = answer.values.double().cpu().numpy(), validation.labels.double().cpu().numpy()
+    l2, norm = float(l2_distance(values, truth).mean()), float(np.linalg.norm(truth, axis=1).mean())
     quality = {
         "rows": float(len(truth)),
-        "l2": float(l2_distance(values, truth).mean()),
-        "label_norm": float(np.linalg.norm(truth, axis=1).mean()),
+        "l2": l2,
+        "label_norm": norm,
+        "relative_l2": _relative(l2, norm),
         "rank_accuracy": float(rank_accuracy(values, truth).mean()),
     }
     if answer.ranking is not None:

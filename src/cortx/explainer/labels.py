@@ -270,6 +270,8 @@ def pack_labels(labels: Explanation) -> dict[str, torch.Tensor]:
         arrays["errors"] = labels.error_std
     if labels.exact is not None:
         arrays["exact"] = labels.exact
+    if labels.row_evaluations is not None:
+        arrays["row_evaluations"] = labels.row_evaluations
     if labels.views is not None:
         arrays |= {f"views.{name}": getattr(labels.views, name) for name in ("rows", "kept", "values", "outputs")}
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
@@ -294,6 +296,7 @@ def unpack_labels(tensors: dict[str, torch.Tensor], facts: dict[str, Any], *, ga
         error_std=tensors["errors"].numpy() if "errors" in tensors else None,
         outputs=outputs,
         evaluations=int(facts["evaluations"]),
+        row_evaluations=tensors["row_evaluations"].numpy() if "row_evaluations" in tensors else None,
         seconds=float(facts["seconds"]),
         method=str(facts["method"]),
         views=views,

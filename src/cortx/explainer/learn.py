@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cortx.explainer.budget import walk_values
+from cortx.explainer.budget import KNOWN
 from cortx.explainer.labels import Labels
 from cortx.explainer.material import Material, cost
 from cortx.games import Game
@@ -36,8 +36,6 @@ from cortx.training.surrogate import imitate, start_from
 
 Array = npt.NDArray[np.float64]
 NOISY_DECAY = 1.0
-KNOWN = 2_000
-"""Images that say what the network knows well (`Difficulty`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,10 +204,9 @@ def _feed(
         rows = material.rows.take(material.pretraining)
         return TableFeed(network, game, rows, material.outputs, rough, config, seed, together)
     assert isinstance(schema, Schema)
-    budget = game.evaluations_per_value * walk_values(game, config.rough_pairs) if config.rough_pairs else 0
     assert material.silent is not None
     spare = material.rows.take(material.pretraining)
-    return StreamFeed(network, game, material.source, schema, material.silent, spare, budget, config, seed, together)
+    return StreamFeed(network, game, material.source, schema, material.silent, spare, config, seed, together)
 
 
 def _totals(network: ExplainerNetwork, game: Game, material: Material) -> torch.Tensor:

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError
+from cortx.estimators.permutation import Permutation, walk_values
 from cortx.estimators.shapley import shapley, views_per_row
-from cortx.explainer.budget import Plan, Stream, walk_values
+from cortx.explainer.budget import Plan, Stream
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explainer.store import Ask, LabelStore, averaged
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, Rows
+from cortx.games.ledger import Ledger
 from cortx.seeding import numpy_generator
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.finetune import ELSEWHERE
@@ -126,9 +128,9 @@ def rough_labels(
     kept = checkpoint.load("rough")
     together.same(f"rough labels: {kept is None}", ELSEWHERE)
     if kept is None:
-        budget, n_rows = game.evaluations_per_value * walk_values(game, pairs), len(data)
+        budget, n_rows = game.evaluations_per_value * (1 + walk_values(game.n_players, pairs)), len(data)
         own = data if not together.several else take_rows(data, np.arange(n_rows)[together.share(n_rows)])
-        labels = shapley(game, own, "permutation", row_budget=budget, views=0, seed=seed, progress=show)
+        labels = shapley(game, own, Permutation(pairs), row_budget=budget, views=0, seed=seed, progress=show)
         labels = _gathered(labels, data, together)
         checkpoint.save("rough", pack_labels(labels), **label_facts(labels))
     else:
@@ -148,7 +150,7 @@ def stream_words(game: Game, n_rows: int, recipe: Recipe) -> str:
 def stream_evaluations(game: Game, n_rows: int, recipe: Recipe) -> int:
     """What pre-training on a stream of rows asks the model, at most: output, rough label and positives of each."""
     config = recipe.pretrain
-    walk = walk_values(game, config.rough_pairs) - 1 if config.rough_pairs else 0
+    walk = walk_values(game.n_players, config.rough_pairs)
     positives = 0 if config.positives == "random" else config.n_positives
     each = 1 + game.evaluations_per_value * (walk + positives)
     return config.steps * min(config.batch_size, n_rows) * each
@@ -168,16 +170,27 @@ class PlannedLabels:
     """Carries out a plan, through a store that never pays twice."""
 
     def __init__(
-        self, game: Game, rows: Rows, plan: Plan, store: LabelStore, recipe: Recipe, seed: int, show: bool | None
+        self,
+        game: Game,
+        rows: Rows,
+        plan: Plan,
+        store: LabelStore,
+        recipe: Recipe,
+        seed: int,
+        show: bool | None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.game, self.rows, self.plan, self.store = game, rows, plan, store
         self.recipe, self.seed, self.show = recipe, seed, show
         self._outputs: Array | None = None
         self.n_views = views_per_row(game, len(plan.train)) if plan.mode == "enumerate" else 0
+        self.ledger = ledger
+        self._pays: dict[str, dict[int, str]] = {}
+        """By ask and row: the stage that pays for its label, which is the first that uses it."""
 
     def precise(self, index: IntArray, what: str) -> Labels:
         started, spent = perf_counter(), self.game.evaluations
-        labels = self._labels(index, self.plan.precise, f"labels for {what}")
+        labels = self._labels(index, self.plan.precise, what, f"labels for {what}")
         spent = self.game.evaluations - spent
         if what == "validation" and spent > 1_000:
             speed = spent / (perf_counter() - started)
@@ -191,36 +204,43 @@ class PlannedLabels:
     def train(self, count: int) -> Labels:
         """Labels of the first `count` training rows, every round of them."""
         some = self.plan.train[:count]
-        rounds = [self._labels(some, ask, "labels to learn from", self.n_views) for ask in self.plan.train_asks]
+        rounds = [
+            self._labels(some, ask, "training", "labels to learn from", self.n_views) for ask in self.plan.train_asks
+        ]
         return averaged(rounds, self.plan.train_asks)
 
-    def unlabelled(self, train: Labels, validation: Labels) -> tuple[IntArray, Array, Labels | None, int]:
+    def unlabelled(self, train: Labels) -> tuple[IntArray, Array, Labels | None, int]:
         """The rows to pre-train on, their outputs, their rough labels, and what these cost.
 
         Where training labels are noisy themselves, they are the rough labels, and nothing more is paid.
         """
-        recipe = self.recipe.pretrain
+        recipe, pretraining = self.recipe.pretrain, self.plan.pretraining
         if self.plan.mode == "sample":
-            index = self.plan.train[: len(train)]
-            chosen = self._unlike(validation, index)[: recipe.most_rows]
+            chosen = np.flatnonzero(np.isin(self.plan.train[: len(train)], pretraining))
             some = train.take(chosen)
-            return index[chosen], some.outputs, some if recipe.rough_pairs else None, 0
-        index = self.plan.pretraining[self._unlike(validation, self.plan.pretraining)]
+            return self.plan.train[chosen], some.outputs, some if recipe.rough_pairs else None, 0
         if recipe.rough_pairs and recipe.steps:
-            ask = Ask("permutation", walk_values(self.game, recipe.rough_pairs))
-            rough = self._labels(index, ask, "rough labels")
-            return index, rough.outputs, rough, rough.evaluations
+            ask = Ask.walk(self.game.n_players, recipe.rough_pairs)
+            rough = self._labels(pretraining, ask, "pretraining", "rough labels")
+            return pretraining, rough.outputs, rough, rough.evaluations
         if self._outputs is None:
-            self._outputs = self.game.full_values(self.rows.take(index))
-        return index, self._outputs, None, len(index)
+            self._outputs = self.game.full_values(self.rows.take(pretraining))
+        return pretraining, self._outputs, None, len(pretraining)
 
-    def _unlike(self, validation: Labels, index: IntArray) -> IntArray:
-        """Places of rows whose content does not validate; where nearly all does, of all rows."""
-        validating = self.game.rows(validation.data).words
-        places = np.flatnonzero(~np.isin(self.rows.words[index], validating))
-        return places if len(places) > 1 else np.arange(len(index))
-
-    def _labels(self, index: IntArray, ask: Ask, title: str, views: int = 0) -> Labels:
-        return self.store.labels(
+    def _labels(self, index: IntArray, ask: Ask, stage: str, title: str, views: int = 0) -> Labels:
+        """Labels of rows; their `evaluations` are those that this stage pays, kept labels included."""
+        self.store.check(self.game, self.rows)
+        self.store.adopt(ask, self.rows, index)
+        pays = self._pays.setdefault(ask.name, {})
+        words, first = np.unique(self.rows.words[index], return_index=True)
+        different = index[first]
+        new = np.array([int(word) not in pays for word in words], dtype=bool)
+        if self.ledger is not None:
+            kept = different[new & self.store.knows(ask, words)]
+            self.ledger.add(round(self.store.costs(ask, self.game, self.rows, kept).sum()))
+        labels = self.store.labels(
             self.game, self.rows, index, ask, views=views, seed=self.seed, show=self.show, title=title
         )
+        pays.update(dict.fromkeys(map(int, words[new]), stage))
+        own = different[[pays[int(word)] == stage for word in words]]
+        return replace(labels, evaluations=round(self.store.costs(ask, self.game, self.rows, own).sum()))

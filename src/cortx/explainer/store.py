@@ -11,7 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cortx.errors import ArtifactError, ModelError
+from cortx.errors import ArtifactError, BudgetError, ModelError
+from cortx.estimators import ESTIMATORS, Estimator
+from cortx.estimators.block import enumerable
+from cortx.estimators.permutation import Permutation, walk_values
 from cortx.estimators.shapley import shapley
 from cortx.explainer.fingerprint import difference
 from cortx.explainer.labels import Labels, exact_rows, label_facts, pack_labels, unpack_labels
@@ -26,6 +29,7 @@ IntArray = npt.NDArray[np.int64]
 MOST_AT_RISK = 500_000
 """Evaluations that a kill or a failing model may cost: labels are kept in parts of about this size."""
 N_CHECKED = 32
+"""Rows, at most, whose outputs tell whether kept labels belong to a model."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +41,66 @@ class Ask:
     """Values v(S) of each row, v(all) included, at most."""
     round: int = 0
     """Rounds are independent of each other, so that their labels can be averaged."""
+    pairs: int | None = None
+    """For "permutation": antithetic pairs of each row, however few of its players are active."""
+
+    @classmethod
+    def walk(cls, n_players: int, pairs: int, round: int = 0) -> Ask:
+        """So many antithetic pairs of permutations for each row of a game with `n_players`."""
+        return cls("permutation", 2 * pairs * max(1, n_players - 1) + 1, round, pairs)
 
     @property
     def name(self) -> str:
+        if self.pairs is None:
+            return self.filling_name
+        return f"{self.method}-pairs-{self.pairs}-{self.round}"
+
+    @property
+    def filling_name(self) -> str:
+        """The name of the ask that spends `values` on every row."""
         return f"{self.method}-{self.values}-{self.round}"
+
+    @property
+    def estimator(self) -> str | Estimator:
+        return self.method if self.pairs is None else Permutation(self.pairs)
+
+    def costs(self, active: IntArray, game: Game) -> Array:
+        """Model evaluations of rows with so many active players, (rows,), at most.
+
+        Only permutations may cost less, where several pairs of a row visit the same coalition.
+        """
+        estimator = ESTIMATORS["kernel"]() if self.method == "auto" else self.estimator
+        assert isinstance(estimator, Estimator)
+        ends, costs = 1 if game.own_reference is None else 2, np.zeros(game.n_players + 1)
+        for n in np.unique(active[active > 1]):
+            costs[n] = estimator.spends(int(n), int(min(self.values - ends, estimator.most(int(n)))))
+        return np.asarray(ends + game.evaluations_per_value * costs[active])
+
+    def like_filling(self, active: IntArray) -> npt.NDArray[np.bool_]:
+        """(rows,): whether rows with so many active players got the same label when each was given all `values`.
+
+        The first version asked so: rows with few active players then had more pairs, or all coalitions.
+        """
+        if self.pairs is None:
+            return np.zeros(len(active), dtype=bool)
+        known = {int(n): self._same(int(n)) for n in np.unique(active)}
+        return np.array([known[int(n)] for n in active], dtype=bool)
+
+    def _same(self, n: int) -> bool:
+        assert self.pairs is not None
+        if n < 2:
+            return True
+        given, walk = self.values - 1, walk_values(n, self.pairs)
+        if enumerable(n, given) or enumerable(n, walk):
+            return enumerable(n, given) and enumerable(n, walk)
+        return given // (2 * (n - 1)) == self.pairs
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
     words: npt.NDArray[np.uint64]
     labels: Explanation
+    """The first version did not note what each row has cost."""
 
 
 @dataclass(eq=False)
@@ -55,8 +109,9 @@ class LabelStore:
 
     key: str
     folder: Path | None = None
-    _parts: dict[str, list[_Part]] = field(default_factory=dict)
+    _parts: list[_Part] = field(default_factory=list)
     _places: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    """By the name of the ask and the row: its part, and its place therein."""
     _checked: bool = True
 
     @staticmethod
@@ -85,12 +140,12 @@ class LabelStore:
         return store
 
     def __len__(self) -> int:
-        return sum(len(places) for places in self._places.values())
+        return sum(len(part.words) for part in self._parts)
 
     @property
     def evaluations(self) -> int:
         """Everything that was paid for the labels in here."""
-        return sum(part.labels.evaluations for parts in self._parts.values() for part in parts)
+        return sum(part.labels.evaluations for part in self._parts)
 
     def check_again(self) -> None:
         """Before a new fit: the model may have changed since."""
@@ -100,32 +155,75 @@ class LabelStore:
         places = self._places.get(ask.name, {})
         return np.fromiter((int(word) in places for word in words), dtype=bool, count=len(words))
 
+    def costs(self, ask: Ask, game: Game, rows: Rows, index: IntArray) -> Array:
+        """Model evaluations that the kept labels of rows `index` have cost, (index,)."""
+        costs = ask.costs(rows.active[index].sum(axis=1), game)
+        places = self._places.get(ask.name, {})
+        for i, word in enumerate(rows.words[index]):
+            number, position = places[int(word)]
+            noted = self._parts[number].labels.row_evaluations
+            if noted is not None:
+                costs[i] = noted[position]
+        return costs
+
+    def check(self, game: Game, rows: Rows) -> None:
+        """Raises `ArtifactError` if the labels of the folder are of another model; in memory they are forgotten."""
+        if self._checked:
+            return
+        if not self.belongs_to(game, rows):
+            if self.folder is not None:
+                raise ArtifactError(
+                    f"the labels kept in {self.folder} belong to another model (its outputs for the same rows were "
+                    "others); use another checkpoint folder, or delete this one"
+                )
+            self._parts.clear()
+            self._places.clear()
+        self._checked = True
+
+    def to_check(self, rows: Rows) -> IntArray:
+        """Rows, at most `N_CHECKED`, whose outputs tell whether the kept labels are of this model."""
+        names = [name for name, places in self._places.items() if places]
+        each = max(1, N_CHECKED // max(1, len(names)))
+        chosen = [self._known(name, rows)[:each] for name in names]
+        return np.unique(np.concatenate(chosen))[:N_CHECKED] if chosen else np.zeros(0, dtype=np.int64)
+
     def belongs_to(self, game: Game, rows: Rows) -> bool:
         """Whether the model still gives the outputs that were kept, as far as the rows of this table tell."""
-        for name, places in self._places.items():
-            known = np.flatnonzero([int(word) in places for word in rows.words[:50_000]])[:N_CHECKED]
-            if len(known) == 0:
+        index = self.to_check(rows)
+        if len(index) == 0:
+            return True
+        now = game.fingerprint(rows.table.matrix[index], rows.table.schema)
+        for name in self._places:
+            here = np.flatnonzero(np.isin(index, self._known(name, rows)))
+            if len(here) == 0:
                 continue
-            kept = self._gather(name, rows, known).outputs
-            now = game.fingerprint(rows.table.matrix[known], rows.table.schema)
-            if now.shape != kept.shape or not difference(now, kept, game.precision).same:
+            kept = self._gather(name, rows, index[here]).outputs
+            if now[here].shape != kept.shape or not difference(now[here], kept, game.precision).same:
                 return False
         return True
+
+    def _known(self, name: str, rows: Rows) -> IntArray:
+        """Positions of the table's first rows that have such a label."""
+        places = self._places[name]
+        return np.flatnonzero([int(word) in places for word in rows.words[:50_000]])
+
+    def adopt(self, ask: Ask, rows: Rows, index: IntArray) -> None:
+        """Labels of rows `index` that the first version kept under another name, where they mean the same."""
+        filling = self._places.get(ask.filling_name, {}) if ask.pairs is not None else {}
+        if not filling:
+            return
+        places = self._places.setdefault(ask.name, {})
+        same = ask.like_filling(rows.active[index].sum(axis=1))
+        for word in rows.words[index[same]]:
+            if int(word) in filling:
+                places.setdefault(int(word), filling[int(word)])
 
     def labels(
         self, game: Game, rows: Rows, index: IntArray, ask: Ask, *, views: int, seed: int, show: bool | None, title: str
     ) -> Labels:
         """Labels of rows `index`: kept ones, and new ones for the rest, which are kept part by part."""
-        if not self._checked:
-            if not self.belongs_to(game, rows):
-                if self.folder is not None:
-                    raise ArtifactError(
-                        f"the labels kept in {self.folder} belong to another model (its outputs for the same rows were "
-                        "others); use another checkpoint folder, or delete this one"
-                    )
-                self._parts.clear()
-                self._places.clear()
-            self._checked = True
+        self.check(game, rows)
+        self.adopt(ask, rows, index)
         fresh = index[~self.knows(ask, rows.words[index])]
         _, first = np.unique(rows.words[fresh], return_index=True)  # equal rows are labelled once
         fresh = fresh[np.sort(first)]
@@ -137,20 +235,23 @@ class LabelStore:
                 some = fresh[start : start + size]
                 data = take_rows(rows.data, some)
                 try:
-                    part = shapley(game, data, ask.method, row_budget=budget, views=views, seed=stream, progress=False)
-                except ModelError as error:
-                    raise ModelError(f"{error}{self._consolation()}") from error
+                    part = shapley(
+                        game, data, ask.estimator, row_budget=budget, views=views, seed=stream, progress=False
+                    )
+                except (ModelError, BudgetError) as error:
+                    raise type(error)(f"{error}{self._consolation(error)}") from error
                 self._keep(ask, _Part(rows.words[some], replace(part, data=None)))
                 advance(len(some), f"{game.evaluations:,} evaluations")
         return self._gather(ask.name, rows, index)
 
-    def _consolation(self) -> str:
+    def _consolation(self, error: Exception) -> str:
         if not len(self):
             return ""
         where = "on this explainer" if self.folder is None else "with the same checkpoint folder"
+        when = "with a larger budget" if isinstance(error, BudgetError) else "once the model answers"
         return (
-            f"; {len(self):,} labels ({self.evaluations:,} evaluations) are kept: call fit again {where} once the "
-            "model answers, and it goes on from there"
+            f"; {len(self):,} labels ({self.evaluations:,} evaluations) are kept: call fit again {where} {when}, and "
+            "it goes on from there"
         )
 
     def _keep(self, ask: Ask, part: _Part) -> None:
@@ -162,23 +263,23 @@ class LabelStore:
             Checkpoint(self.folder, self.key).save(name, tensors, ask=ask.name, **label_facts(part.labels))
 
     def _append(self, name: str, part: _Part) -> None:
-        parts = self._parts.setdefault(name, [])
         places = self._places.setdefault(name, {})
-        parts.append(part)
-        places.update({int(word): (len(parts) - 1, i) for i, word in enumerate(part.words)})
+        places.update({int(word): (len(self._parts), i) for i, word in enumerate(part.words)})
+        self._parts.append(part)
 
     def _gather(self, name: str, rows: Rows, index: IntArray) -> Labels:
-        """The kept labels of rows, in the order of `index`."""
+        """The kept labels of rows, in the order of `index`; rows that are equal cost once."""
         places = np.array([self._places[name][int(word)] for word in rows.words[index]]).reshape(-1, 2)
-        first = self._parts[name][0].labels
+        used = np.unique(places[:, 0])
+        first = self._parts[used[0]].labels
         n_outputs = 1 if first.values.ndim == 2 else first.values.shape[2]
         values = np.empty((len(index), first.values.shape[1], n_outputs))
         errors, outputs = np.empty_like(values), np.empty((len(index), n_outputs))
         exact = np.zeros(len(index), dtype=bool)
         views: list[Views] = []
         evaluations = seconds = 0.0
-        for number in np.unique(places[:, 0]):
-            part = self._parts[name][number].labels
+        for number in used:
+            part = self._parts[number].labels
             here = np.flatnonzero(places[:, 0] == number)
             position = places[here, 1]
             assert part.outputs is not None
@@ -198,7 +299,7 @@ class LabelStore:
             outputs=outputs,
             evaluations=round(evaluations),
             seconds=seconds,
-            source="+".join(sorted({part.labels.method for part in self._parts[name]})),
+            source="+".join(sorted({self._parts[number].labels.method for number in used})),
             views=in_order_of_rows(views),
             errors=errors,
             exact=exact,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
+from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 
 from cortx.errors import InputError, ModelError
 from cortx.games.absent import OWN, check_image_reference, fixed_image, own_image
+from cortx.games.ledger import Ledger
 from cortx.games.models import Model, Output, Precision, adapt
 from cortx.games.players import Groups, ImagePlayers, Patches, Players, Segments, coalition_words, make_players
 from cortx.images import Images, ImageSchema, read_images
@@ -162,6 +165,7 @@ class Game:
         large = self._layout is not None and self.device.type != "cpu"
         self.memory_budget = int(memory_budget or (4096 * MIB if large else 64 * MIB))
         self.evaluations = 0
+        self._ledgers: list[Ledger] = []
         self._target = int(target) if isinstance(target, np.integer) else target
         self._groups = None if isinstance(players, (Patches, Segments)) else players
         self._frame = frame
@@ -356,6 +360,34 @@ class Game:
 
     # Evaluation -------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def spending(self, limit: int | None, advice: str = "") -> Iterator[Ledger]:
+        """Limits the model evaluations within a ``with`` block: the call that would pass `limit` raises `BudgetError`.
+
+        Blocks may be nested; every limit then holds, for calls of the thread that opened it. `advice` ends the error's
+        words.
+        """
+        ledger = Ledger(limit, advice)
+        self._ledgers.append(ledger)
+        try:
+            yield ledger
+        finally:
+            self._ledgers.remove(ledger)
+
+    def count(self, evaluations: int) -> None:
+        """Counts evaluations of the model before they are made; whoever calls the model itself calls this first."""
+        ledgers = [ledger for ledger in self._ledgers if ledger.thread == get_ident()]
+        for ledger in ledgers:  # all of them, before any counts
+            ledger.check(evaluations)
+        for ledger in ledgers:
+            ledger.add(evaluations)
+        self.evaluations += evaluations
+
+    @property
+    def knows_base_values(self) -> bool:
+        """Whether v(none) was paid for already."""
+        return "base_values" in self.__dict__
+
     def full_values(self, rows: Rows) -> Array:
         """v(all players), (rows, outputs): the model's own output."""
         return self.outputs_of(rows.table)
@@ -446,7 +478,7 @@ class Game:
         """The model on flat images, (n, outputs) float32 on its device; every evaluation is counted here."""
         n = len(matrix)
         images = matrix.reshape(n, *schema.shape)
-        self.evaluations += n
+        self.count(n)
         if not self.model.tensor:
             outputs = self._select(self.model(images.cpu().numpy(), n))
             return torch.from_numpy(outputs).to(self.device, torch.float32)
@@ -489,7 +521,7 @@ class Game:
         else:
             numbers = matrix.numpy() if isinstance(matrix, torch.Tensor) else matrix
             batch = write_table(numbers, self._model_schema(schema))
-        self.evaluations += n_rows
+        self.count(n_rows)
         outputs: Array = self._select(self.model(batch, n_rows))
         return outputs
 
@@ -545,14 +577,10 @@ class Game:
         return [*arrays, *([self.own_reference] if self.own_reference else [])]
 
     def fingerprint(self, matrix: Any, schema: Schema | ImageSchema) -> Array:
-        """The model's outputs on encoded probe rows, to recognise it again; not counted as cost."""
-        spent = self.evaluations
+        """The model's outputs on encoded probe rows, (rows, outputs), to recognise it again; counted as any others."""
         if self._schema is None:  # nothing was asked of this game yet
             self.rows(write_table(matrix, schema) if isinstance(schema, Schema) else matrix.reshape(-1, *schema.shape))
-        try:
-            return self.outputs_of(Images(matrix, schema) if isinstance(schema, ImageSchema) else Table(matrix, schema))
-        finally:
-            self.evaluations = spent
+        return self.outputs_of(Images(matrix, schema) if isinstance(schema, ImageSchema) else Table(matrix, schema))
 
     def spec(self, schema: Schema | ImageSchema) -> GameSpec:
         """The game without its model; `schema` is that of the rows it was used on."""

@@ -47,9 +47,10 @@ def show_fit(explainer: CoRTX, out: Path, rows: Any, n_rows: int | None = None) 
     console = Console()
     console.print(table)
     if len(explainer.learning_curve_) > 1:
-        curve = _table("How the error fell", "training labels", "model evaluations", "validation l2")
+        curve = _table("How the error fell", "training labels", "model evaluations", "validation l2", "of the norm")
         for point in explainer.learning_curve_:
-            curve.add_row(f"{point['labels']:,}", f"{point['evaluations']:,}", f"{point['l2']:.4g}")
+            share = point["l2"] / quality["label_norm"] if quality["label_norm"] else float("nan")
+            curve.add_row(f"{point['labels']:,}", f"{point['evaluations']:,}", f"{point['l2']:.4g}", f"{share:.1%}")
         console.print(curve)
     share = quality["l2"] / quality["label_norm"] if quality["label_norm"] else float("nan")
     console.print(

@@ -35,7 +35,7 @@ class Logits(nn.Module):
         self.network, self.game, self.target = game.model.module, game, target
 
     def forward(self, images: Tensor) -> Tensor:
-        self.game.evaluations += len(images)
+        self.game.count(len(images))
         logits = self.network(images)
         if not isinstance(logits, Tensor) or logits.ndim not in (1, 2):
             raise ModelError(f"the network must return logits, (images, classes), got {_kind(logits)}")

@@ -49,7 +49,7 @@ class Problem:
         model = self._torch
         if model is None:
             return torch.from_numpy(self.function(batch.double().cpu().numpy())).to(batch.device)
-        self.game.evaluations += len(batch)
+        self.game.count(len(batch))
         with torch.inference_mode():
             parts = [model.module(part).reshape(len(part), -1) for part in torch.split(batch, model.pass_rows)]
             outputs = parts[0] if len(parts) == 1 else torch.cat(parts)

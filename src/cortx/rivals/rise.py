@@ -73,7 +73,7 @@ class RISE(ImageRival):
             images = images[..., 0]
         elif schema.channels == "first":
             images = images.permute(0, 3, 1, 2)
-        self.game.evaluations += len(images)
+        self.game.count(len(images))
         outputs = model.tensors(images.contiguous(), len(images))
         if model.output == "raw":
             outputs = probability_from_logits(outputs)

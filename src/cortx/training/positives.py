@@ -10,6 +10,7 @@ import torch
 
 from cortx.errors import InputError
 from cortx.games import Game, Rows
+from cortx.games.players import coalition_words
 from cortx.seeding import row_uniforms, stream_seed, uniforms_on
 
 Positives = Literal["compact", "random", "farthest"]
@@ -17,6 +18,8 @@ POSITIVES: tuple[str, ...] = ("compact", "random", "farthest")
 BoolArray = npt.NDArray[np.bool_]
 Array = npt.NDArray[np.float64]
 
+HARDLY = 1e-4
+"""Copies of a row that coincide, on average: so few need not be counted."""
 REPEATING = 24
 """Players of an image up to which copies may well coincide: it pays to look for those and evaluate them once."""
 
@@ -72,6 +75,32 @@ def choose_positives(
             best = distance.argmin(axis=1) if how == "compact" else distance.argmax(axis=1)
             chosen[index] = masks[np.arange(len(index)), best]
     return chosen
+
+
+def count_values(
+    game: Game, rows: Rows, *, how: Positives, count: int, keep: float, seed: int, rounds: int
+) -> npt.NDArray[np.int64]:
+    """Values v(S) of each row that `choose_positives` will ask for in so many rounds, (rows,); it asks for none.
+
+    Copies of a row that coincide are evaluated once; they are drawn here to be counted, unless the row has so many
+    active players that hardly any coincide.
+    """
+    values = np.full(len(rows), 0 if how == "random" else count * rounds, dtype=np.int64)
+    if how == "random" or (game.of_images and game.n_players > REPEATING):
+        return values
+    coinciding = 0.5 * count**2 * (keep**2 + (1 - keep) ** 2) ** rows.active.sum(axis=1)
+    few = np.flatnonzero(coinciding > HARDLY)
+    size = max(1, game.memory_budget // (count * 9 * game.n_players))
+    for start in range(0, len(few), size):
+        index = few[start : start + size]
+        active, words = rows.active[index], rows.words[index]
+        values[index] = 0
+        for round_ in range(rounds):
+            stream = stream_seed(seed, "positives", round_)
+            masks = synthetic_positives(words, game.n_players, count, keep, stream) & active[:, None, :]
+            ordered = np.sort(coalition_words(masks), axis=1)
+            values[index] += 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
+    return values
 
 
 def _chosen_on_device(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cortx.estimators.permutation import Permutation, walk_values
 from cortx.estimators.shapley import shapley
 from cortx.games import Game, Rows
 from cortx.seeding import numpy_generator, stream_seed, torch_generator
@@ -49,8 +50,7 @@ class StreamFeed:
     """Batches of a `RowStream`. Each process reads them all, and asks the model about its own share.
 
     `schema` is what the network knows of the columns, `silent` the words of rows that must teach nothing, `spare` rows
-    that may stand in where a batch holds hardly any others, and `rough_budget` what a rough label of a row may cost; 0
-    leaves rough labels out. Later passes draw anew.
+    that may stand in where a batch holds hardly any others. Later passes draw anew.
     """
 
     even = False
@@ -63,15 +63,14 @@ class StreamFeed:
         schema: Schema,
         silent: npt.NDArray[np.uint64],
         spare: Rows,
-        rough_budget: int,
         config: PretrainConfig,
         seed: int,
         together: Processes = ALONE,
     ) -> None:
         self.network, self.game, self.stream, self.schema = network, game, stream, schema
-        self.silent, self.spare, self.rough_budget = silent, spare, rough_budget
+        self.silent, self.spare = silent, spare
         self.config, self.seed, self.together = config, seed, together
-        self.labelled = rough_budget > 0
+        self.labelled = config.rough_pairs > 0
         self._batches: Iterator[tuple[int, Any]] | None = None
 
     def batch(self, step: int, generator: torch.Generator) -> Batch:
@@ -106,9 +105,9 @@ class StreamFeed:
         if not self.labelled:
             return game.full_values(rows), None
         seed = self.seed if pass_ == 0 else stream_seed(self.seed, "pass", pass_)
-        made = shapley(
-            game, rows.table, "permutation", row_budget=self.rough_budget, views=0, seed=seed, progress=False
-        )
+        pairs = self.config.rough_pairs
+        budget = game.evaluations_per_value * (1 + walk_values(game.n_players, pairs))
+        made = shapley(game, rows.table, Permutation(pairs), row_budget=budget, views=0, seed=seed, progress=False)
         outputs = np.asarray(made.outputs, dtype=np.float64).reshape(len(rows), game.n_outputs)
         values = np.asarray(made.values).reshape(len(rows), game.n_players, game.n_outputs)
         labels = LabelSet(

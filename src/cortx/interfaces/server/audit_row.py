@@ -109,7 +109,6 @@ class Judge:
             found = compare_model(self.game, fitted)
         except FingerprintError as error:
             return f"{error}. {CHECK_MODEL}"
-        self.game.evaluations += len(fitted.probe)  # a fingerprint does not count itself
         if found.same:
             return None
         return (
