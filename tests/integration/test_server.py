@@ -125,7 +125,7 @@ def test_requests_as_kserves_client_sends_them(world: World, client: httpx.Clien
         alive = client.get("/", headers={"accept": accept})
         assert alive.headers["content-type"] == "application/json"
         assert alive.json() == {"status": "alive"}
-    with urllib.request.urlopen(str(client.base_url), timeout=30) as answered:  # without the header
+    with urllib.request.urlopen(str(client.base_url), timeout=HANG) as answered:  # without the header
         assert json.load(answered) == {"status": "alive"}
 
 
@@ -482,7 +482,7 @@ def test_wrong_methods_and_paths(client: httpx.Client) -> None:
         assert client.post(f"/v1/models/{name}:explain", json={}).status_code == 404
         assert client.post(f"/v2/models/{name}/infer", json={}).status_code == 404
     for path in ("/page/../../settings.py", "/page/..", "/models/..", "/v1/models/../../wine"):  # clients tidy these up
-        with socket.create_connection(("127.0.0.1", client.base_url.port), 10) as plain:
+        with socket.create_connection(("127.0.0.1", client.base_url.port), HANG) as plain:
             plain.sendall(request_bytes(path, b"", "GET"))
             assert b" 404 " in plain.recv(4_096), path
 
@@ -697,7 +697,7 @@ def test_a_thousand_in_flight_when_sigterm_comes(world: World) -> None:
     with serving(world, "--drain", "600") as server:
 
         async def stop() -> None:
-            await queue_holds(server, MANY)
+            await queue_holds(server.url, MANY)
             server.terminate()
             while "draining" not in events(server):
                 await asyncio.sleep(0.02)
@@ -795,7 +795,7 @@ def test_a_drain_is_bounded(world: World) -> None:
             asked = asyncio.ensure_future(
                 ask(server.port, "/explain", {"records": [world.record(alcohol=world.module.HANGS)]})
             )
-            await queue_holds(server, 1)
+            await queue_holds(server.url, 1)
             server.terminate()
             return await asked
 
@@ -806,10 +806,10 @@ def test_a_drain_is_bounded(world: World) -> None:
         assert server.stop() == 0
 
 
-async def queue_holds(server: Running, rows: int) -> None:
+async def queue_holds(url: str, rows: int, model: str = "wine") -> None:
     """Waits until so many rows of the model wait or are worked on."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=HANG) as client:
-        while f'cortx_queue_rows{{model="wine"}} {rows:.1f}' not in (await client.get("/metrics")).text:
+    async with httpx.AsyncClient(base_url=url, timeout=HANG) as client:
+        while f'cortx_queue_rows{{model="{model}"}} {rows:.1f}' not in (await client.get("/metrics")).text:
             await asyncio.sleep(0.02)
 
 
@@ -872,11 +872,14 @@ def test_a_thousand_in_flight_while_an_artifact_is_replaced(world: World) -> Non
     newer = world.make("newest.cortx", seed=2)
     records = many_records(world)
     first, second = ([{**record, "ash": ash} for record in records] for ash in (2.0, 3.0))
-    slow = {"records": [world.record(alcohol=world.module.WAITS)]}  # holds its batch for three seconds
+    hang, slow = world.folder / "hang", {"records": [world.record(alcohol=world.module.HANGS)]}  # holds its batch
 
     async def everything(port: int, url: str) -> tuple[list[Any], list[Any], list[str]]:
         versions: list[str] = []
         later: list[list[Any]] = []
+
+        async def release() -> None:
+            hang.unlink()
 
         async def replace_it() -> None:
             async with httpx.AsyncClient(base_url=url, timeout=HANG) as client:
@@ -896,10 +899,11 @@ def test_a_thousand_in_flight_while_an_artifact_is_replaced(world: World) -> Non
                     await asyncio.sleep(0.02)
                 versions.append(now)
                 assert await in_flight() >= MANY
-            later.append(await ask_all(port, [{"records": [r]} for r in second], ["/explain"] * MANY))
+            later.append(await ask_all(port, [{"records": [r]} for r in second], ["/explain"] * MANY, release))
 
+        hang.touch()
         held = asyncio.ensure_future(ask(port, "/explain", slow))
-        await asyncio.sleep(0.3)
+        await queue_holds(url, 1, "held")
         bodies = [slow, *({"records": [r]} for r in first)]
         found = await ask_all(port, bodies, ["/explain"] * len(bodies), replace_it)
         await held
@@ -947,18 +951,27 @@ def test_a_broken_version_is_not_served(world: World) -> None:
 
 
 def test_a_full_queue_refuses(world: World) -> None:
+    hang = world.folder / "hang"
+    hang.touch()
     with serving(world, "--max-queue", "20") as server:
-        records = [world.record(i, acid=world.module.SLOW) for i in range(100)]
-        answers = asyncio.run(ask_all(server.port, [{"records": [r]} for r in records], ["/explain"] * 100))
+        records = [world.record(i, alcohol=world.module.HANGS) for i in range(100)]
+
+        async def release() -> None:
+            async with httpx.AsyncClient(base_url=server.url, timeout=HANG) as client:
+                while 'reason="queue"} 80.0' not in (await client.get("/metrics")).text:
+                    await asyncio.sleep(0.02)
+            hang.unlink()
+
+        answers = asyncio.run(ask_all(server.port, [{"records": [r]} for r in records], ["/explain"] * 100, release))
         statuses = [status for status, _ in answers]
         assert set(statuses) == {200, 429}
-        assert statuses.count(200) >= 20
+        assert statuses.count(200) == 20
         for record, (status, answer) in zip(records, answers, strict=True):
             if status == 200:
                 check_answer(world, record, answer["explanations"][0])
             else:
                 assert "wait" in answer["error"]
-        with httpx.Client(base_url=server.url) as client:
+        with httpx.Client(base_url=server.url, timeout=HANG) as client:
             assert 'cortx_rejected_total{model="wine",reason="queue"}' in client.get("/metrics").text
             assert client.post("/explain", json={"records": [world.record()]}).status_code == 200
 

@@ -37,19 +37,15 @@ wines.columns = ["alcohol", "acid", "ash", "alkalinity"]
 wines["colour"] = np.where(data["color_intensity"] > 5, "dark", np.where(data["hue"] > 1, "light", "pale"))
 wines["bottles"] = (data["proline"] // 10).astype(int)
 wines.loc[::9, "ash"] = np.nan
-FAILS, WAITS, HANGS, SLOW = 666.0, 777.0, 888.0, 99.0
+FAILS, HANGS = 666.0, 888.0
 
 
 def model(frame):
     alcohol = frame["alcohol"].to_numpy(float)
     if (alcohol == FAILS).any():
         raise ValueError("secret-value-666")
-    if (alcohol == WAITS).any():
-        time.sleep(3)
     while (alcohol == HANGS).any() and os.path.exists("hang"):
         time.sleep(0.01)
-    if (frame["acid"].to_numpy(float) == SLOW).any():
-        time.sleep(0.3)
     return probabilities(frame)
 
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 import typer
 from tests.conftest import make_model, make_tiny_recipe
+from tests.guard import HANG
 from torch import nn
 from typer.testing import CliRunner
 
@@ -551,7 +552,7 @@ def test_a_forked_process_explains_too(case: tuple[CoRTX, Any], folder: Path) ->
     answers = fork.SimpleQueue()
     child = fork.Process(target=lambda: answers.put(np.array_equal(loaded.explain(rows, outputs).values, expected)))
     child.start()
-    child.join(60)
+    child.join(HANG)
     if child.is_alive():
         child.kill()
     assert child.exitcode == 0

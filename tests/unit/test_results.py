@@ -351,3 +351,10 @@ def test_the_audit_keeps_its_promise() -> None:
         ]
         assert f"| {n:,} | {' | '.join(' / '.join(f'{rows:.0f}' for rows in part) for part in parts)} |" in text
         assert max(parts[1]) <= 200
+
+
+def test_two_fits_side_by_side_take_little_longer_than_their_share() -> None:
+    found = {(r["method"], r["metric"]): r for r in load("side_by_side")}
+    ratio = found["2 fits side by side", "ratio to one alone, median"]
+    assert ratio["value"] <= 2.5
+    assert "default threads" in ratio["setting"]

@@ -149,7 +149,7 @@ def test_the_audit_of_an_uncalibrated_explainer_reports_only(world: World, tmp_p
     version = load_version("wine", folder, world.module.model, None, Settings(audit=1.0, audit_cpu=1.0))
     try:
         runner()([work_of(version, world.record(i)) for i in range(8)])
-        assert version.auditor.wait(60)
+        assert version.auditor.wait(HANG)
         state = version.audit_state()
         assert state is not None
         assert (state["state"], state["audited"], state["judged"]) == ("reports", 8, 0)
