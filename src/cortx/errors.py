@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "ArtifactError",
     "BudgetError",
+    "CategoricalHint",
     "ClippedOutputs",
     "CortxError",
     "CortxWarning",
@@ -68,6 +69,10 @@ class CortxWarning(UserWarning):
 
 class ClippedOutputs(CortxWarning):
     """Log-odds that are not the model's own, because only its probabilities are known and some are 0 or 1."""
+
+
+class CategoricalHint(CortxWarning):
+    """Numeric columns that look like codes of categories; ``categorical=()`` says that they are none."""
 
 
 class StrangeRows(CortxWarning):

@@ -23,6 +23,8 @@ Matrix = npt.NDArray[np.float64]
 FRAMES = ("numpy", "pandas", "polars", "pyarrow")
 WHOLE_UP_TO = 2**53
 """Whole numbers beyond this have no float64 of their own."""
+MOST_CODES, ROWS_FOR_CODE, LOOK_AT = 50, 20, 10_000
+"""What numeric columns that may hold codes of categories are told by (`few_whole_values`)."""
 
 
 class RowError(InputError):
@@ -608,6 +610,24 @@ def reference_row(table: Table, copies: npt.NDArray[np.int64] | None = None) -> 
             # Rounding may take a mean out of its column's range, and so away from a constant.
             row[0, j] = np.clip(np.average(present, weights=weights), present.min(), present.max())
     return row
+
+
+def few_whole_values(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | None:
+    """The different values of a numeric column, (rows,), if they may be codes of categories, ascending; else None.
+
+    They may, if they are whole, 3 to `MOST_CODES`, and each stands in `ROWS_FOR_CODE` rows or more on average.
+    """
+    some = numbers[:: max(1, len(numbers) // LOOK_AT)]  # most columns of numbers are told by a part of them
+    if not _may_be_codes(np.unique(some[~np.isnan(some)]), len(numbers), least=1):
+        return None
+    known = numbers[~np.isnan(numbers)]
+    values = np.unique(known)
+    return values if _may_be_codes(values, len(known), least=3) else None
+
+
+def _may_be_codes(values: npt.NDArray[np.float64], rows: int, *, least: int) -> bool:
+    few = least <= len(values) <= min(MOST_CODES, rows // ROWS_FOR_CODE)
+    return few and bool((values == np.rint(values)).all())
 
 
 def _resolve(chosen: frozenset[str | int], names: tuple[str, ...], what: str) -> frozenset[int]:

@@ -12,7 +12,7 @@ import torch
 from tests.conftest import make_model, make_tiny_recipe
 
 import cortx
-from cortx.errors import ClippedOutputs
+from cortx.errors import CategoricalHint, ClippedOutputs
 from cortx.metrics import l2_distance
 from cortx.tables import Column, read_table, reference_row
 from cortx.training.features import FeatureConfig, fit_features, robust_scale
@@ -264,3 +264,89 @@ def test_clipped_log_odds_are_said_once() -> None:
         warnings.simplefilter("error")
         game.full_values(game.rows(table))
     assert np.isfinite(outputs).all()
+
+
+# Numbers that may be codes ----------------------------------------------------------------------------------------
+
+
+def coded_table(n: int = 400) -> pd.DataFrame:
+    generator = np.random.default_rng(5)
+    return pd.DataFrame(
+        {
+            "size": generator.normal(size=n),
+            "colour": generator.integers(0, 6, n),
+            "age": generator.integers(0, 100, n),
+            "flag": generator.integers(0, 2, n),
+            "price": generator.integers(1, 6, n) / 4,
+        }
+    )
+
+
+def by_colour(table: Any) -> np.ndarray:
+    effects = np.array([0.0, 3.0, -2.0, 1.0, -3.0, 2.0, 0.0])
+    colour = np.rint(table["colour"].to_numpy(float)).astype(int)
+    return np.asarray(effects[colour] * (1 + 0.3 * table["size"].to_numpy(float)) + table["flag"].to_numpy(float))
+
+
+def test_codes_of_categories_raise_a_hint_that_names_them() -> None:
+    table = coded_table()
+    with pytest.warns(CategoricalHint, match=r"'colour'\..*categorical=\[\.\.\.\].*categorical=\(\)") as caught:
+        cortx.Game(by_colour, reference=table)
+    assert "'age'" not in str(caught[0].message)
+    with pytest.warns(CategoricalHint, match="'colour'"):
+        cortx.Game(by_colour, background=table)
+    later = cortx.Game(by_colour, reference=table.iloc[[0]])
+    with pytest.warns(CategoricalHint, match="'colour'"):
+        later.rows(table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        later.rows(table)  # once
+        cortx.Game(by_colour, reference=table, categorical=())
+        cortx.Game(by_colour, reference=table, categorical=["colour"])
+        cortx.Game(by_colour, reference=table.head(30)).rows(table.head(30))  # too few rows to tell
+
+
+def test_a_saved_game_raises_no_hint(tmp_path: Any) -> None:
+    table = coded_table()
+    game = cortx.Game(by_colour, reference=table, categorical=())
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=2)).fit(game, table, n_labels=40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = cortx.load(explainer.save(tmp_path / "coded"), model=by_colour)
+        known = loaded.explain(table.head(70))
+        new = table.head(3).assign(colour=[6, 2, 3])  # a number that training never saw is still a number
+        assert np.isfinite(loaded.explain(new).values).all()
+    by_torch = loaded._torch_answer(
+        loaded._read(table.head(70)), known.outputs[:, None], known.base_values[:, None], errors=False
+    )
+    np.testing.assert_allclose(known.values, by_torch.values[..., 0], atol=1e-5)
+
+
+def test_codes_are_inputs_of_their_own() -> None:
+    matrix = coded_table().to_numpy(float)
+    columns = tuple(Column(name, False, np.dtype(float)) for name in coded_table())
+    width = {
+        name: fit_features(matrix, columns, matrix[:1], config).width
+        for name, config in (("default", FeatureConfig()), ("plain", FeatureConfig(codes=False)))
+    }
+    assert width == {"default": 5 + 6, "plain": 5}
+    assert fit_features(matrix, columns, matrix[:1], FeatureConfig(raw=True)).width == 5
+
+
+# What replaces an absent feature ------------------------------------------------------------------------------------
+
+
+def test_the_repr_and_the_plan_say_what_replaces_an_absent_feature() -> None:
+    table = rows()
+    model = scaled(1.0)
+    games = {
+        "one row, the mean of 300 rows (categories: the mode); 1 evaluation for each v(S). "
+        "An average over rows is background=": cortx.Game(model, reference=table),
+        "one row; 1 evaluation for each v(S)": cortx.Game(model, reference=table[:1]),
+        "zeros; 1 evaluation for each v(S)": cortx.Game(model, reference="zero"),
+        "an average over 7 background rows; 7 evaluations for each v(S)": cortx.Game(model, background=table[:7]),
+    }
+    for words, game in games.items():
+        assert words in repr(game)
+        assert f"absent features are replaced by {words}" in str(cortx.CoRTX().plan(game, table, 200_000))
+        assert words in repr(game)  # also after it has seen a table

@@ -84,6 +84,8 @@ class Plan:
     """Rows of the table."""
     stream: Stream | None = None
     """For images: how long to learn from fresh labels."""
+    absent: str = ""
+    """What replaces an absent feature, and what a v(S) costs, in words."""
 
     @property
     def total(self) -> int:
@@ -107,6 +109,8 @@ class Plan:
         left = self.budget - self.total
         if left > 0.02 * self.budget:
             lines.append(f"  {left:>12,}  {self._why_left()}")
+        if self.absent:
+            lines.append(f"absent features are replaced by {self.absent}")
         return "\n".join(lines)
 
     def _why_left(self) -> str:
@@ -141,9 +145,8 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
         )
     order = numpy_generator(seed, "roles").permutation(len(rows))
     planner = _Planner(game, rows, budget, recipe, order, seed, n_checked)
-    if game.of_images:
-        return planner.stream()
-    return planner.enumerate() or planner.sample()
+    plan = planner.stream() if game.of_images else planner.enumerate() or planner.sample()
+    return replace(plan, absent=game.absent_words)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,13 +14,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cortx.errors import InputError, ModelError
+from cortx.errors import CategoricalHint, InputError, ModelError
 from cortx.games.absent import OWN, check_image_reference, fixed_image, own_image
 from cortx.games.ledger import Ledger
 from cortx.games.models import Model, Output, Precision, adapt
 from cortx.games.players import Groups, ImagePlayers, Patches, Players, Segments, coalition_words, make_players
 from cortx.images import Images, ImageSchema, read_images
-from cortx.tables import FRAMES, Matrix, Schema, Table, convert_schema, plain, read_table, reference_row, write_table
+from cortx.tables import (
+    FRAMES,
+    ROWS_FOR_CODE,
+    Matrix,
+    Schema,
+    Table,
+    convert_schema,
+    few_whole_values,
+    plain,
+    read_table,
+    reference_row,
+    write_table,
+)
 from cortx.threads import work
 
 BoolArray = npt.NDArray[np.bool_]
@@ -99,10 +112,12 @@ class Game:
         A torch module, a scikit-learn estimator or Pipeline, an XGBoost or LightGBM model, the path of an ONNX
         file, or a function from a table (of the kind you give) to numbers.
     reference:
-        A table (its mean, and the mode of categorical columns), a single row (that row), or ``"zero"``. For images:
+        A table, which becomes *one* row: its mean, and the mode of categorical columns. Or a single row, or ``"zero"``.
+        v(S) costs one evaluation. This is not the average over rows that users of shap know: see `background`. Images:
         ``"zero"``, ``"mean"`` (each image's own mean colour), ``"blur"`` (each image blurred), or an image.
     background:
-        Instead of `reference`: a sample of rows; v(S) is then the average over them (paid for once per row).
+        Instead of `reference`: a sample of rows; v(S) is the average of the model's outputs over them, and costs as
+        many evaluations as there are rows. ``background=shap.sample(X, 100)`` means the same as in shap.
     output:
         ``"probability"``, ``"log-odds"`` or ``"raw"``; ``"auto"`` is probability for classifiers, else raw.
     target:
@@ -112,7 +127,8 @@ class Game:
         Groups of columns that are explained as one, ``{"colour": ["colour_red", "colour_blue"]}``. `Patches` or
         `Segments` make it a game of images: the model is then given images as you give them, as float32.
     categorical:
-        Numeric columns (names or numbers) that hold categories; text, category and boolean columns always do.
+        Numeric columns (names or numbers) that hold categories; text, category and boolean columns always do. If it is
+        not given, columns of few whole numbers raise a `cortx.errors.CategoricalHint`; ``()`` says that there are none.
     frame:
         The kind of table the model is given: "numpy", "pandas", "polars", "pyarrow". By default the kind of the
         reference if that is a frame, else of the rows; pandas where the library takes no other. A scikit-learn
@@ -133,7 +149,7 @@ class Game:
         output: Output = "auto",
         target: int | str | None = None,
         players: Groups | Patches | Segments | None = None,
-        categorical: Iterable[str | int] = (),
+        categorical: Iterable[str | int] | None = None,
         frame: str | None = None,
         memory_budget: int | None = None,
         precision: Precision = None,
@@ -141,7 +157,8 @@ class Game:
         self._layout = players if isinstance(players, (Patches, Segments)) else None
         if isinstance(categorical, str):
             raise InputError(f"categorical must list columns, got {categorical!r}; use [{categorical!r}]")
-        self._categorical = tuple(categorical)
+        self._categorical = () if categorical is None else tuple(categorical)
+        self._hinted = categorical is not None
         if players is not None and not isinstance(players, (Patches, Segments, Mapping)):
             raise InputError(
                 f"players must be groups of columns, {{name: [columns]}}, or for images cortx.Patches(2) or "
@@ -170,6 +187,7 @@ class Game:
         self._groups = None if isinstance(players, (Patches, Segments)) else players
         self._frame = frame
         self.precision: Precision = precision
+        self._averaged = 1
         self._schema: Schema | ImageSchema | None = None
         self._absent: Any = None
         self.own_reference = reference if self._layout is not None and _is_own(reference) else None
@@ -180,9 +198,13 @@ class Game:
             sample = read_table(background, categorical=self._categorical, what="the background")
             if len(sample) == 0:
                 raise InputError("the background has no rows; give at least one")
+            self._hint(sample)
             self._use(sample)
         elif not isinstance(reference, str):
-            self._use(_reference_table(reference, self._categorical))
+            table = _reference_table(reference, self._categorical)
+            self._hint(table)
+            self._averaged = len(table)
+            self._use(table if len(table) == 1 else Table(reference_row(table), table.schema))
 
     # What the game knows about its table -----------------------------------------------------------------
 
@@ -200,6 +222,50 @@ class Game:
     def device(self) -> torch.device:
         """Where the model is, and masked images are made."""
         return self.model.device
+
+    def _hint(self, table: Table) -> None:
+        """Warns, at the first table that can tell, of numeric columns that look like codes of categories."""
+        if self._hinted or len(table) < 3 * ROWS_FOR_CODE:
+            return
+        self._hinted = True
+        names = [
+            column.name
+            for j, column in enumerate(table.schema.columns)
+            if not column.categorical and few_whole_values(table.matrix[:, j]) is not None
+        ]
+        if names:
+            shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+            warnings.warn(
+                f"these columns hold few different whole numbers and are taken as quantities: {shown}. If they are "
+                "codes of categories, name them in categorical=[...]: their reference is then the most frequent one, "
+                "not a mean of codes; if they are not, categorical=() says so",
+                CategoricalHint,
+                stacklevel=3,
+            )
+
+    @property
+    def absent_words(self) -> str:
+        """What replaces an absent feature, and what a v(S) costs, in words."""
+        each = "1 evaluation for each v(S)"
+        if self.own_reference is not None:
+            return f"each image's own {self.own_reference}; {each}"
+        if self._absent is None and self._image_reference is not None and not isinstance(self._image_reference, str):
+            return f"one image; {each}"
+        if self._absent is None or not self._absent.any():
+            return f"zeros; {each}"
+        if len(self._absent) > 1:
+            n = f"{len(self._absent):,}"
+            return f"an average over {n} background rows; {n} evaluations for each v(S)"
+        if self._averaged > 1:
+            return (
+                f"one row, the mean of {self._averaged:,} rows (categories: the mode); {each}. "
+                "An average over rows is background=, at as many evaluations as it has rows"
+            )
+        return f"{'one image' if self.of_images else 'one row'}; {each}"
+
+    def __repr__(self) -> str:
+        target = "" if self._target is None else f", target={self._target!r}"
+        return f"Game({type(self.model).__name__}, output={self.model.output!r}{target}, absent: {self.absent_words})"
 
     def _use(self, absent: Table | Images) -> None:
         self._schema, self._absent = absent.schema, absent.matrix
@@ -289,6 +355,7 @@ class Game:
         table = read_table(data, schema=self._schema, categorical=self._categorical, what="the table")
         if len(table) == 0:
             raise InputError("the table has no rows; give at least one")
+        self._hint(table)
         if self._schema is None:
             coded = [column.name for column in table.schema.columns if column.coded]
             if coded:
@@ -619,6 +686,7 @@ class Game:
             output=spec.output,
             target=spec.target,
             players=None if spec.players.names == spec.schema.names else groups,
+            categorical=(),  # the schema knows them
             frame=spec.frame,
             memory_budget=memory_budget,
         )
@@ -649,16 +717,16 @@ def _is_own(reference: Any) -> bool:
 
 
 def _reference_table(reference: Any, categorical: tuple[str | int, ...]) -> Table:
-    """A table gives its mean and mode; one row (also a one-dimensional array or a pandas Series) stands for itself."""
+    """The reference as a table; one row may also be a one-dimensional array or a pandas Series."""
     reference = plain(reference)
     if isinstance(reference, np.ndarray) and reference.ndim == 1:
         reference = reference.reshape(1, -1)
     elif type(reference).__name__ == "Series" and hasattr(reference, "infer_objects"):
         reference = reference.to_frame().T.infer_objects()
     table = read_table(reference, categorical=categorical, what="the reference")
-    if len(table) == 1:
-        return table
-    return Table(reference_row(table), table.schema)
+    if len(table) == 0:
+        raise InputError("the reference table has no rows; give at least one")
+    return table
 
 
 def _fill(present: torch.Tensor, rows: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:

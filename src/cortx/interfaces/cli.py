@@ -229,7 +229,7 @@ def fit(
     from cortx.explainer.explainer import CoRTX
 
     game = _game(loaded, rows, reference, background, drop or [], output=output, target=read_target(target),
-                 groups=groups, categorical=categorical or [], frame=frame)  # fmt: skip
+                 groups=groups, categorical=categorical, frame=frame)  # fmt: skip
     explainer = CoRTX(recipe, heads=chosen, unseen=unseen, seed=seed, threads=threads, device=place)
     if labels is None and sys.stderr.isatty():  # elsewhere the log has it
         typer.echo(str(explainer.plan(game, rows, budget)), err=True)
@@ -571,7 +571,7 @@ def _game(
     output: OutputName,
     target: int | str | None,
     groups: dict[str, list[str]] | None,
-    categorical: list[str],
+    categorical: list[str] | None,
     frame: Frame | None,
 ) -> Game:
     from cortx.games.game import Game

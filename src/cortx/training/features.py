@@ -1,4 +1,4 @@
-"""What the encoder sees of a row: standardized numbers and one-hot categories."""
+"""What the encoder sees of a row: standardized numbers, one-hot categories, and both of numbers that may be codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cortx.tables import Column, Matrix
+from cortx.tables import Column, Matrix, few_whole_values
 
 FARTHEST = 12.0
 """Inputs are clipped here: they must not carry the network away."""
@@ -25,6 +25,8 @@ class FeatureConfig:
 
     raw: bool = False
     """The paper's inputs: the table's own numbers, nothing else."""
+    codes: bool = True
+    """Whether columns of few whole numbers, which may be codes of categories, are one-hot inputs beside the number."""
 
 
 class TableFeatures(nn.Module):
@@ -114,12 +116,13 @@ def fit_features(
         present = scaled_by[~np.isnan(scaled_by[:, j]), j]
         if present.size and not config.raw:
             centre[position], scale[position] = robust_scale(present)
-    known = [
-        (j, float(value))
-        for j, column in enumerate(columns)
-        if column.categorical
-        for value in np.unique(everything[~np.isnan(everything[:, j]), j])
-    ]
+    known = []
+    for j, column in enumerate(columns):
+        if column.categorical:
+            values: Matrix | None = np.unique(everything[~np.isnan(everything[:, j]), j])
+        else:
+            values = few_whole_values(matrix[:, j]) if config.codes and not config.raw else None
+        known += [] if values is None else [(j, float(value)) for value in values]
     # A value that all absent rows share replaces nothing; where they differ, every value makes a difference.
     constant = (absent == absent[0]).all(axis=0) | np.isnan(absent).all(axis=0)
     reference = np.where(constant, absent[0], np.inf)

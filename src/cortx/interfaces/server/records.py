@@ -320,7 +320,8 @@ def make_reader(schema: Schema | ImageSchema, features: Any, unseen: str) -> Rea
         return ImageReader(schema)
     known: list[set[float]] = [set() for _ in schema.columns]
     for j, value in zip(features.known_column.tolist(), features.known_value.tolist(), strict=True):
-        known[j].add(value)
+        if schema.columns[j].categorical:  # other columns have such inputs too, but take any number
+            known[j].add(value)
     missing = frozenset(features.missing.tolist())
     return RecordReader(schema, [frozenset(values) for values in known], missing, unseen)
 
