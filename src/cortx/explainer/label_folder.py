@@ -279,7 +279,10 @@ class LabelFolder:
         from safetensors.numpy import save
 
         arrays = {"words": words, "copies": np.asarray(copies, dtype=np.int64), "seen": np.array([seen])}
-        write_whole(self.path / COPIES, save({name: np.ascontiguousarray(part) for name, part in arrays.items()}))
+        content = save({name: np.ascontiguousarray(part) for name, part in arrays.items()})
+        path = self.path / COPIES
+        if not path.exists() or path.read_bytes() != content:
+            write_whole(path, content)
 
     def copies(self, words: Words) -> tuple[IntArray, int] | None:
         """How often the data had each row, (rows,), and its rows; None in folders of versions that did not count."""
