@@ -183,7 +183,9 @@ def _label_into(
         kept.check(draft)
     paid = Spent.none() if kept is None else kept.spent()
     n_players = asked.n_players(names) if kept is None else len(kept.spec.players)
-    wanted = max(rows or most_rows(budget, n_players), len(paid), 0 if asked.given or kept else REFERENCE_ROWS)
+    # More than are labelled: frequent rows are looked for among them, whatever is asked for.
+    least = 0 if asked.given or kept else REFERENCE_ROWS
+    wanted = max(rows or 0, most_rows(budget, n_players), len(paid), least)
     sample = choose_rows(source, names, wanted, seed, show=progress)
     game = _new_game(model, asked, sample, names) if kept is None else kept.game(model)
     schema = game.schema
