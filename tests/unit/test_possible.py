@@ -196,8 +196,9 @@ def test_rows_outside_of_what_training_saw_are_said_once(fitted: Any, tmp_path: 
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             one.explain(rows, outputs)
-        with pytest.warns(StrangeRows, match=r"10 of 40 rows \(25.0%\).*'x3'"):
+        with pytest.warns(StrangeRows, match=r"10 of 40 rows \(25.0%\).*'x3'") as told:
             one.explain(far, outputs)
+        assert told[0].filename == __file__  # the line that asked
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             one.explain(far, outputs)

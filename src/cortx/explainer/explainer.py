@@ -389,7 +389,7 @@ class CoRTX:
         started = perf_counter()
         X = plain(X)
         table, spec = self._read(X), self.fitted.spec
-        self._told_of_strange = self._told_of_strange or self.seen.warn_of_strange(table)
+        self._told_of_strange = self._told_of_strange or self.seen.warn_of_strange(table, calls=2)
         if tolerance is not None:
             confidence = 0.9 if confidence is None else confidence
             if isinstance(tolerance, (bool, str)) or not tolerance > 0:

@@ -101,8 +101,11 @@ class Seen:
                 found[:, j] |= strict.unknown(table, j)[1]
         return found
 
-    def warn_of_strange(self, table: Table | Images) -> bool:
-        """Warns if any row is outside of what training saw, with the share of such rows; whether it did."""
+    def warn_of_strange(self, table: Table | Images, calls: int = 1) -> bool:
+        """Warns if any row is outside of what training saw, with the share of such rows; whether it did.
+
+        `calls` lie between this one and the user's line, which the warning names.
+        """
         found = self.strange(table)
         if not found.any():
             return False
@@ -115,7 +118,7 @@ class Seen:
             f"{names}{more}: the explainer guesses there, and bounds promise nothing; see explainer.evaluate(X), or "
             "fit again with such rows (said once)",
             StrangeRows,
-            stacklevel=3,
+            stacklevel=2 + calls,
         )
         return True
 
