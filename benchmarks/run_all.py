@@ -19,11 +19,12 @@ def main() -> None:
     except InputError as error:
         print(f"left out the Census benchmarks: {error}")
         return
-    from benchmarks import budgets, census, coverage, estimators, paper, runtime, serving
+    from benchmarks import budgets, census, codes, coverage, estimators, paper, runtime, serving
 
     estimators.main()
     sys.argv = sys.argv[:1]
     census.main()
+    codes.main()
     budgets.main()
     coverage.main()
     runtime.main()
