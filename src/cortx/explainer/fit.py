@@ -56,6 +56,8 @@ LEAST_GAIN = 0.05
 """Labels are no longer bought once doubling them is likely to bring less than this share of the error."""
 NEAR, NEAR_NOISE = 0.03, 1.2
 """Only where the validation error is this share of the labels' norm, or this multiple of their own standard errors."""
+ROUNDING = 1e-5
+"""Of the labels' norm: an error that is nothing but float32's rounding."""
 LEAST_TO_STOP = 400
 """With fewer training labels than this, more always help."""
 
@@ -326,11 +328,13 @@ def _spend(
         spent = validation.evaluations + calibration.evaluations + train.evaluations + material.rough_evaluations
         point = _point(step, spent, float(errors[-1].mean()), _norm(validation))
         curve.append(point)
-        if len(errors) > 1 and not _worth_more(errors[-2], errors[-1]) and _near(point, validation):
+        learned = point["relative_l2"] <= ROUNDING
+        if len(errors) > 1 and (learned or (not _worth_more(errors[-2], errors[-1]) and _near(point, validation))):
             logger.info(
-                "stopped at %s of %s training labels: the validation l2 is %.3g, %.3g%% of the labels' norm, and twice "
-                "as many labels brought less than %.0f%% of it",
-                f"{step:,}", f"{count:,}", point["l2"], 100 * point["relative_l2"], 100 * LEAST_GAIN,
+                "stopped at %s of %s training labels: the validation l2 is %.3g, %.3g%% of the labels' norm, %s",
+                f"{step:,}", f"{count:,}", point["l2"], 100 * point["relative_l2"],
+                "no more than rounding" if learned
+                else f"and twice as many labels brought less than {LEAST_GAIN:.0%} of it",
             )  # fmt: skip
             break
     material.calibration = calibration
