@@ -13,7 +13,8 @@ from tests.contracts.test_estimators import Counting, Flat, few, replicas, shapl
 
 from cortx import Game, shapley
 from cortx.errors import BudgetError, InputError
-from cortx.estimators.amortized import Amortized
+from cortx.estimators.amortized import Amortized, Refinement, nested_pairs
+from cortx.estimators.block import Block, Prior
 from cortx.estimators.coalitions import pair_count, subsets_of_size
 from cortx.estimators.kernel_shap import KernelShap
 
@@ -153,7 +154,9 @@ def test_corner_cases_are_finite(n: int, pairs: int, claimed: float, additive: b
             continue
         found = shapley(game, X, "amortized", explainer=explainer, unbiased=unbiased, row_budget=2 * pairs + 1)
         assert np.isfinite(found.values).all()
-        assert np.isfinite(found.error_std).all()
+        # So few independent draws say too little of their spread, unless they are all there are.
+        known = not unbiased or found.exact.all()
+        assert (np.isfinite if known else np.isnan)(found.error_std).all()
         np.testing.assert_allclose(found.values.sum(axis=1), exact.sum(axis=1), atol=1e-9)
         if right:
             np.testing.assert_allclose(found.values, exact, atol=1e-8)
@@ -200,7 +203,7 @@ def test_the_expectation_over_all_pairs_is_exact(n: int, copies: tuple[int, ...]
     np.testing.assert_allclose(found.values, np.tile(shapley_by_permutations(values), (2, 1)), atol=1e-9)
 
 
-@pytest.mark.parametrize("budget", [9, 24, 61])
+@pytest.mark.parametrize("budget", [9, 24, 61, 81])
 @pytest.mark.parametrize("claimed", [0.01, 1.0])
 @pytest.mark.parametrize("n", [7, 8])
 def test_unbiased_whatever_the_prior(n: int, claimed: float, budget: int) -> None:
@@ -212,7 +215,10 @@ def test_unbiased_whatever_the_prior(n: int, claimed: float, budget: int) -> Non
     found = shapley(game, X, "amortized", explainer=explainer, unbiased=True, row_budget=budget)
     standard = (found.values.mean(axis=0) - exact) / (found.values.std(axis=0) / np.sqrt(len(X)))
     assert np.abs(standard).max() < 3
-    assert 0.7 < squared_error(found, exact) / (found.error_std**2).mean() < 1.4
+    if budget < 2 * 32 + 1:  # fewer pairs say too little of their spread
+        assert np.isnan(found.error_std).all()
+    else:  # larger than plain, so that tails hold (test_tails.py)
+        assert 0.05 < squared_error(found, exact) / (found.error_std**2).mean() < 1.4
     np.testing.assert_allclose(found.values.sum(axis=1), values[-1] - values[0], atol=1e-9)
 
 
@@ -248,7 +254,84 @@ def test_rounds_start_from_what_is_known(helpful: bool, unbiased: bool) -> None:
     found = shapley(
         game, X, "amortized", explainer=explainer, unbiased=unbiased, standard_error=0.02 * size, row_budget=1400
     )
-    assert 0.5 < squared_error(found, exact) / (found.error_std**2).mean() < 1.5
+    # Unbiased rounds of few draws have errors made larger, so that their tails hold (test_tails.py): never smaller.
+    assert (0.05 if unbiased else 0.5) < squared_error(found, exact) / (found.error_std**2).mean() < 1.5
+
+
+def refinement(game: Game, X: np.ndarray, explainer: Any, longest: int) -> Refinement:
+    rows = game.rows(X)
+    full = game.full_values(rows)
+    active = np.tile(np.arange(X.shape[1]), (len(X), 1))
+    prior = Prior(*explainer.prior(X, full))
+    return Refinement(Block(game, rows, active, full, 7, prior=prior, spent=np.zeros(len(X), dtype=np.int64)), longest)
+
+
+@pytest.mark.parametrize(("n", "longest"), [(5, 15), (8, 127), (9, 60), (12, 300), (30, 500)])
+def test_pairs_are_nested_different_and_even_over_sizes(n: int, longest: int) -> None:
+    X = np.random.default_rng(0).normal(size=(40, n))
+    game = Game(lambda rows: rows.sum(axis=1), reference=np.zeros(n))
+    block = refinement(game, X, Flat(), 1).block
+    pairs = nested_pairs(block, longest)
+    for of_row in pairs:
+        both = {tuple(pair) for pair in np.concatenate([of_row, ~of_row]).tolist()}
+        assert len(both) == 2 * longest
+    # Of every beginning, each size has its share (half of it where a set and its complement have the same size).
+    for count in (longest // 4, longest // 2, longest):
+        size = pairs[:, :count].sum(axis=2)
+        found = np.array([(np.minimum(size, n - size) == s).sum(axis=1) for s in range(1, n // 2 + 1)])
+        population = np.array([pair_count(n, s) for s in range(1, n // 2 + 1)])
+        share = np.array([0.5 if 2 * s == n else 1.0 for s in range(1, n // 2 + 1)])
+        level = np.array([min(1.0, count / share.sum() * m / p) for m, p in zip(share, population, strict=True)])
+        spare = level < 0.5  # far from exhausted at an even share
+        expected = (count - found[~spare].sum(axis=0).mean()) * share[spare] / share[spare].sum()
+        np.testing.assert_allclose(found[spare].mean(axis=1), expected, atol=1.0)
+    # And each player is in its share of the sets of a size.
+    size = pairs.sum(axis=2)
+    half = size == n // 2 if n % 2 else size == n // 2 - 1
+    share = pairs[half].mean(axis=0)
+    np.testing.assert_allclose(share, share.mean(), atol=6 * np.sqrt(0.25 / half.sum()))
+
+
+def test_rounds_ask_for_nothing_twice_and_end_exactly() -> None:
+    values = smooth_game(9, seed=2)
+    model = Counting(values)
+    game = Game(model, reference=np.zeros(9))
+    X = np.ones((3, 9)) * [[1.0], [2.0], [3.0]]
+    growing = refinement(game, X, Flat(), 10_000)
+    asked = sum(model.calls)
+    for size in (32, 64, 128, 510):
+        found = growing.estimate(np.arange(3), size)
+        assert sum(model.calls) - asked == 3 * size
+        assert growing.block.spent is not None
+        assert growing.block.spent.tolist() == [size] * 3
+    np.testing.assert_allclose(found.values[..., 0], np.tile(shapley_by_permutations(values), (3, 1)), atol=1e-12)
+    assert not found.errors.any()
+    again = growing.estimate(np.array([1]), 64)  # an earlier round can be asked for again, and costs nothing
+    assert sum(model.calls) - asked == 3 * 510
+    assert (again.errors > 0).all()
+
+
+def test_a_row_with_more_pairs_than_are_drawn_is_enumerated() -> None:
+    game, X = replicas(smooth_game(8, seed=1), 2)
+    growing = refinement(game, X, Flat(), 16)
+    growing.estimate(np.arange(2), 32)
+    found = growing.estimate(np.arange(2), 254)
+    exact = shapley(game, X, "exact", views=0)
+    np.testing.assert_allclose(found.values[..., 0], exact.values, atol=1e-12)
+
+
+def test_pairs_that_agree_by_chance_prove_nothing() -> None:
+    """An interaction that a few pairs miss: what is left open keeps a part of the prior's scale."""
+    n = 10
+    coalitions = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+    values = coalitions @ np.linspace(0.5, 1.5, n) + 3.0 * coalitions[:, :4].all(axis=1)
+    game, X = replicas(values, 400)
+    exact = shapley(game, X[:1], "exact", views=0).values[0]
+    growing = refinement(game, X, good(exact, float(exact.std()), len(X), share=0.1), 10_000)
+    for size in (32, 64, 128):
+        found = growing.estimate(np.arange(len(X)), size)
+        ratio = np.abs(found.values[..., 0] - exact) / found.errors[..., 0]
+        assert ratio.max() < 100
 
 
 # Calls ------------------------------------------------------------------------------------------------------

@@ -255,7 +255,8 @@ def test_standard_errors_are_honest(maker: Callable[[], Estimator], n: int, budg
     exact = shapley(game, X[:1], estimator, row_budget=2**n).values
     explanation = shapley(game, X, estimator, row_budget=budget)
     miss, error = explanation.values - exact, explanation.error_std
-    if estimator.name == "permutation" and budget // (2 * (n - 1)) < 8:  # too few to say anything of their spread
+    few = estimator.name == "permutation" and budget // (2 * (n - 1)) < 8
+    if few or (maker is MAKERS["amortized-unbiased"] and budget // 2 < 32):  # too few to say anything of their spread
         assert np.isnan(error).all()
         return
     assert (np.abs(miss) <= 2 * error + 1e-12).mean() >= 0.90

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.compat.test_compat import FIRST
 from tests.conftest import make_model, make_tiny_recipe
 
 import cortx
 from cortx.errors import InputError
 from cortx.explainer.labels import label_facts, pack_labels, unpack_labels
+from cortx.explainer.refine import Refinable, round_scores
 
 N_COLUMNS = 6
 
@@ -140,7 +142,9 @@ def test_labels_that_know_the_explainer_are_refused(explainer: cortx.CoRTX) -> N
     with pytest.raises(InputError, match="cannot judge"):
         learner.evaluate(fresh, method="amortized")
     whole = cortx.shapley(game, fresh, "amortized", explainer=explainer, row_budget=64, views=0)  # all coalitions
-    for labels in (exact, whole, fair):
+    with pytest.raises(InputError, match="no standard errors"):  # of so few pairs
+        learner.calibrate(fair)
+    for labels in (exact, whole, replace(fair, error_std=np.full(fair.values.shape, 1e-3))):
         learner.calibrate(labels)
     assert explainer.calibration is not learner.calibration
 
@@ -173,7 +177,8 @@ def test_weights_of_calibration_rows_are_saved(explainer: cortx.CoRTX, tmp_path:
 def test_tolerance_refines_the_rows_that_need_it(either: cortx.CoRTX) -> None:
     fresh = rows_of(200, 7)
     truth = cortx.shapley(either.game, fresh, "exact", views=0).values
-    before = either.explain(fresh, confidence=0.95)  # half the risk stays with rows that need no refinement
+    before = either.explain(fresh, tolerance=1e9)  # bounds that hold whether or not rows are refined
+    assert not before.refined.any()
     tolerance = float(np.median(before.error_bound))
     spent = either.game.evaluations
     shown = either.explain(fresh, tolerance=tolerance)
@@ -193,6 +198,72 @@ def test_tolerance_refines_the_rows_that_need_it(either: cortx.CoRTX) -> None:
     np.testing.assert_array_equal(shown.ranking[wide], by_value[wide])
     # The same call gives the same answer, and no tolerance is worth the whole budget.
     np.testing.assert_array_equal(either.explain(fresh, tolerance=tolerance).values, shown.values)
+
+
+@pytest.fixture(scope="module")
+def wide_pool() -> tuple[cortx.CoRTX, cortx.Explanation]:
+    """Nine columns, so that rows are refined in rounds, and fresh rows with exact labels."""
+    table = np.random.default_rng(3).normal(size=(1_300, 9)).astype(np.float32)
+    game = cortx.Game(make_model(9, seed=3), reference=table, output="raw")
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=300), seed=1).fit(game, table[:600], budget=200_000)
+    return explainer, cortx.shapley(game, table[600:], "exact", views=0)
+
+
+def test_refined_bounds_hold_in_every_round_at_once(wide_pool: tuple[cortx.CoRTX, cortx.Explanation]) -> None:
+    """Over re-drawn calibration splits: all rounds jointly, and where a tolerance makes each row stop."""
+    explainer, labels = wide_pool
+    game, outputs = explainer.game, labels.outputs.reshape(len(labels), 1)
+    assert game is not None
+    table = explainer._read(labels.data)
+    empty = explainer._empty(table)[0]
+    some = Refinable(
+        game, game.rows(labels.data), outputs, empty, explainer._answer(table, outputs, empty, errors=True), 5
+    )
+    residual = np.linalg.norm(labels.values - some.answer.values[..., 0], axis=1)
+    scores, scales = [residual / some.answer.typical_row[:, 0]], [some.answer.typical_row[:, 0]]
+    blocks = list(some.blocks(np.arange(len(labels)), 10_000))
+    for size in (32, 64, 128):  # of 510 coalitions; twice 256 would be all
+        found = [growing.estimate(np.arange(len(index)), size) for index, growing in blocks]
+        values, errors = (np.concatenate([getattr(part, name) for part in found]) for name in ("values", "errors"))
+        scales.append(np.linalg.norm(errors[..., 0], axis=1))
+        scores.append(np.linalg.norm(labels.values - values[..., 0], axis=1) / scales[-1])
+    rows, _ = round_scores(some, labels.values[..., None], np.zeros((*labels.values.shape, 1)), 10_000)
+    np.testing.assert_allclose(rows[:, 0], np.max(scores[1:], axis=0))
+    generator, together, stopped = np.random.default_rng(0), [], []
+    for _ in range(100):
+        order = generator.permutation(len(labels))
+        old, fresh = order[:200], order[200:]
+        factor = np.sort(np.max(scores, axis=0)[old])[int(np.ceil(201 * 0.9)) - 1]
+        held = np.array(scores)[:, fresh] <= factor
+        together.append(held.all(axis=0).mean())
+        bound = factor * np.array(scales)[:, fresh]
+        met = bound <= np.median(bound[0]) / 2
+        at = np.where(met.any(axis=0), met.argmax(axis=0), len(bound) - 1)
+        stopped.append(held[at, np.arange(len(fresh))].mean())
+    assert 0.88 <= np.mean(together) <= 0.93
+    assert np.mean(stopped) >= 0.88
+
+
+def test_rounds_are_calibrated_and_saved(wide_pool: tuple[cortx.CoRTX, cortx.Explanation], tmp_path: Path) -> None:
+    explainer, labels = wide_pool
+    fresh = labels.data[:100]
+    plain, joint = (explainer.calibration.factors(0.9, refined=refined) for refined in (False, True))
+    assert all((wider >= narrow).all() for wider, narrow in zip(joint, plain, strict=True))
+    tolerance = float(np.median(explainer.explain(fresh, confidence=0.9).error_bound)) / 3
+    shown = explainer.explain(fresh, tolerance=tolerance)
+    assert (shown.error_bound <= tolerance).all()
+    assert 0 < (shown.error_bound == 0).sum() < shown.refined.sum()  # some were enumerated, others were not
+    loaded = cortx.load(explainer.save(tmp_path / "e"), model=explainer.game.model.module)
+    again = loaded.explain(fresh, tolerance=tolerance)
+    np.testing.assert_array_equal(again.error_bound, shown.error_bound)
+    np.testing.assert_array_equal(again.values, shown.values)
+
+
+def test_an_older_calibration_refines_nothing() -> None:
+    old = cortx.load(FIRST / "numbers" / "artifact", model=make_model())
+    with pytest.raises(InputError, match=r"calibrated by an older version.*call calibrate\(rows\)"):
+        old.explain(rows_of(5, 0), tolerance=0.1)
+    assert old.calibrate(rows_of(60, 9)).explain(rows_of(5, 0), tolerance=0.1).refined is not None
 
 
 def test_a_small_budget_limits_refinement_and_says_so(explainer: cortx.CoRTX) -> None:

@@ -19,11 +19,14 @@ from cortx.estimators.kernel_shap import (
     size_mass,
     with_first_half,
 )
+from cortx.tails import mean_error
 
 Array = npt.NDArray[np.float64]
 
 LEAST_UNBIASED = 8
 """Two halves of two pairs: a spread needs two."""
+LEAST_KNOWN = 32
+"""Pairs below which an unbiased estimate has no standard error: halves that correct each other may miss together."""
 
 TAU_SPREAD = 0.6
 """Deviation of log tau: an explainer's scales are believed within a factor of two, mostly.
@@ -41,6 +44,14 @@ SMALLEST_SHARE = 1e-3
 RATIOS = 10.0 ** np.concatenate([np.arange(-20, -5), np.arange(-5, 8.01, 0.25)])
 RATIO_CENTRE, RATIO_WIDTH = np.log(30.0), 2.0
 RATIO_LOG_PRIOR = np.log(np.gradient(np.log(RATIOS))) - np.log1p(((np.log(RATIOS) - RATIO_CENTRE) / RATIO_WIDTH) ** 2)
+
+PHASES = 10**6
+"""The stream of draws that say when each size has its turn; `draw_pairs` has those below."""
+
+NOISE_FLOOR = 1.0
+"""The least noise, as a share of what the prior leaves open about a pair, is this over the number of pairs."""
+SMALLEST_TAU = 0.01
+"""The scales of a prior are never believed to be more than a hundred times too large."""
 
 NUMBERS_AT_A_TIME = 2**20
 """Of the posterior at all ratios: 8 MiB, a few times over."""
@@ -65,6 +76,9 @@ class Amortized(Estimator):
 
     def least(self, n_players: int) -> int:
         return min(LEAST_UNBIASED if self.unbiased else 2, coalition_count(n_players))
+
+    def least_known(self, n_players: int) -> int:
+        return min(2 * LEAST_KNOWN, coalition_count(n_players)) if self.unbiased else self.least(n_players)
 
     def spends(self, n_players: int, budget: int) -> int:
         return coalition_count(n_players) if enumerable(n_players, budget) else budget // 2 * 2
@@ -100,15 +114,21 @@ def _posterior_of_row(block: Block, n_pairs: int, start: Array, scales: Array) -
     expected = expected_pairs(n, n_pairs, "leverage")
     coalitions = draw_pairs(block, expected, n_pairs)
     design, target = paired(block, coalitions, distinct=True)
-    # Every size weighs the same in the regression; of a size that is drawn to the last pair no error is left.
-    mass = size_mass(n)
-    left = float((mass * (1 - np.minimum(expected / population(n), 1))).sum() / mass.sum())
     weight = pair_weights(n, expected)[coalitions.sum(axis=2) - 1]
-    return _posterior(design, target, weight, start, scales, left)
+    return _posterior(design, target, weight, start, scales, _sampling_share(n, expected))
+
+
+def _sampling_share(n: int, expected: Array) -> float:
+    """The share of a pair's noise that a sample without replacement leaves in psi.
+
+    Every size weighs the same in the regression; of a size that is drawn to the last pair no error is left.
+    """
+    mass = size_mass(n)
+    return float((mass * (1 - np.minimum(expected / population(n), 1))).sum() / mass.sum())
 
 
 def _cross_fitted(block: Block, n_pairs: int, start: Array, scales: Array) -> tuple[Array, Array]:
-    """An unbiased psi and its standard error, (rows, n, outputs), from pairs drawn with replacement.
+    """An unbiased psi and its standard error (NaN from few pairs), (rows, n, outputs), from pairs with replacement.
 
     psi = n * (sum over pairs of 2 w(S) c_S t_S), and sum over pairs of 2 n w(S) c_S c_S' is the identity on zero sums.
     A pair has probability q = 2 / ((n-1) C(n,s)), so one draw estimates psi by
@@ -123,17 +143,13 @@ def _cross_fitted(block: Block, n_pairs: int, start: Array, scales: Array) -> tu
     size = coalitions.sum(axis=2)
     weight = 1 / (size * (n - size))
     halves = np.array_split(np.arange(n_pairs), 2)
-    psi, variance = np.zeros_like(start), np.zeros_like(start)
+    draws = np.empty((n_rows, n_pairs, *start.shape[1:]))  # (rows, pairs, n, outputs), each right on average
     for ours, other in (halves, halves[::-1]):
         guess, _ = _posterior(design[:, other], target[:, other], weight[:, other], start, scales, 1.0)
         surprise = (target[:, ours] - design[:, ours] @ guess) * (n * (n - 1) * weight[:, ours])[..., None]
-        moves = design[:, ours].transpose(0, 2, 1)
-        mean = moves @ surprise / len(ours)
-        spread = (moves**2 @ surprise**2 / len(ours) - mean**2) / (len(ours) - 1)
-        share = len(ours) / n_pairs
-        psi += share * (guess + mean)
-        variance += share**2 * np.maximum(spread, 0.0)
-    return psi, np.sqrt(variance)
+        draws[:, ours] = guess[:, None] + design[:, ours, :, None] * surprise[:, :, None, :]
+    values = draws.mean(axis=1)
+    return values, mean_error(draws) if n_pairs >= LEAST_KNOWN else np.full_like(values, np.nan)
 
 
 def _posterior(
@@ -174,7 +190,8 @@ def _whitened(design: Array, residual: Array, scale: Array, left: float) -> tupl
     rest = ((residual - (left_vectors @ seen[..., None])[..., 0]) ** 2).sum(axis=1)
     rank = kept.sum(axis=1)
 
-    noise = RATIOS * ((s2 * kept).sum(axis=1) / k)[:, None]  # sigma^2 / tau^2, (rows, ratios)
+    per_pair = ((s2 * kept).sum(axis=1) / k)[:, None]
+    noise = RATIOS * per_pair  # sigma^2 / tau^2, (rows, ratios)
     spread = s2[:, None, :] + left * noise[..., None]  # variance of `seen` over tau^2, (rows, ratios, r)
     surprise = (seen[:, None, :] ** 2 / spread).sum(axis=2) + rest[:, None] / noise
     log_volume = (np.log(spread) * kept[:, None, :]).sum(axis=2) + (k - rank)[:, None] * np.log(noise)
@@ -185,7 +202,10 @@ def _whitened(design: Array, residual: Array, scale: Array, left: float) -> tupl
 
     steps = np.sqrt(s2)[:, None, :] * seen[:, None, :] / spread  # z for every ratio
     step = (share[:, None, :] @ steps)[:, 0]
-    open_ = ((share * tau2)[:, None, :] @ (left * noise[..., None] / spread))[:, 0]  # variance of z where it was seen
+    # k pairs that agree prove little about an interaction that one pair in k would show.
+    floored = left * np.maximum(RATIOS, NOISE_FLOOR / k) * per_pair
+    narrowed = floored[..., None] / (s2[:, None, :] + floored[..., None])
+    open_ = ((share * tau2)[:, None, :] @ narrowed)[:, 0]  # variance of z where it was seen
     steps -= step[:, None, :]
     doubt = steps.transpose(0, 2, 1) @ (steps * share[..., None])  # between the ratios, (rows, r, r)
     variance = (open_[:, None, :] @ axes**2)[:, 0] + ((doubt @ axes) * axes).sum(axis=1)
@@ -210,4 +230,91 @@ def _over_tau(surprise: Array, log_volume: Array, k: int) -> tuple[Array, Array]
     pull = surprise * np.exp(-2 * x)
     curvature = 2 * pull + precision
     log_integral = -k * x - pull / 2 - log_volume / 2 - x**2 * precision / 2 - np.log(curvature) / 2
-    return log_integral, np.exp(2 * x + 2 / curvature)
+    return log_integral, np.maximum(np.exp(2 * x + 2 / curvature), SMALLEST_TAU**2)
+
+
+def pair_population(n_players: int) -> int:
+    """How many pairs of a coalition and its complement there are."""
+    return coalition_count(n_players) // 2
+
+
+def nested_pairs(block: Block, longest: int) -> npt.NDArray[np.bool_]:
+    """Different pairs in an order, (rows, longest, n), whose every beginning is evenly spread over the sizes.
+
+    Sizes take turns, each row with phases of its own, until one has no pair left.
+    """
+    n = block.n_players
+    coalitions = draw_pairs(block, expected_pairs(n, longest, "leverage"), longest)
+    size = coalitions.sum(axis=2)
+    # draw_pairs gives them in order of size: `turn` counts within each.
+    first = np.ones(size.shape, dtype=bool)
+    first[:, 1:] = size[:, 1:] != size[:, :-1]
+    slot = np.arange(longest)
+    turn = slot - np.maximum.accumulate(np.where(first, slot, 0), axis=1)
+    phase = np.take_along_axis(block.uniforms(n // 2, stream=PHASES), size - 1, axis=1)
+    order = np.argsort((turn + phase) / size_mass(n)[size - 1], axis=1, kind="stable")
+    return np.take_along_axis(coalitions, order[..., None], axis=1)
+
+
+class Refinement:
+    """Regressions that grow on the same rows: each has all pairs that were asked for so far, and the first prior.
+
+    The pairs of a row are nested, and no value is paid for twice, unless a row is enumerated that has more pairs than
+    `longest`.
+    """
+
+    def __init__(self, block: Block, longest: int) -> None:
+        self.block = block
+        self._all = coalition_count(block.n_players)
+        longest = min(longest, pair_population(block.n_players))
+        self._pairs = nested_pairs(block, longest) if longest else np.zeros((len(block.rows), 0, block.n_players), bool)
+        self._target = np.empty((*self._pairs.shape[:2], block.full.shape[1]))
+        self._asked = np.zeros(len(block.rows), dtype=np.int64)
+        self._start, self._scales = _zero_sum_prior(block)
+
+    def estimate(self, index: npt.NDArray[np.int64], n_values: int) -> Estimate:
+        """Values and posterior deviations of rows `index`, (rows, n, outputs), after `n_values` values v(S) of each.
+
+        With all coalitions they are exact, and the deviations zero.
+        """
+        n, n_pairs = self.block.n_players, n_values // 2
+        if n_pairs > self._pairs.shape[1]:
+            assert n_values == self._all
+            return self._enumerated(index)
+        self._ask(index, n_pairs)
+        coalitions, target = self._pairs[index, :n_pairs], self._target[index, :n_pairs]
+        size = coalitions.sum(axis=2)
+        design = coalitions - (size / n)[..., None]
+        expected = expected_pairs(n, n_pairs, "leverage")
+        weight = pair_weights(n, expected)[size - 1]
+        if n_values == self._all:
+            # The sum over all pairs of 2 n w(S) c_S c_S' is the identity on zero sums (`_cross_fitted`).
+            psi, errors = 2 * n * (design * weight[..., None]).transpose(0, 2, 1) @ target, None
+        else:
+            left = _sampling_share(n, expected)
+            psi, errors = _posterior(design, target, weight, self._start[index], self._scales[index], left)
+        values = psi - psi.mean(axis=1, keepdims=True) + self.block.total[index][:, None, :] / n
+        return Estimate.enumerated(values) if errors is None else Estimate(values, errors)
+
+    def _ask(self, index: npt.NDArray[np.int64], n_pairs: int) -> None:
+        """Evaluates what rows `index` lack of their first `n_pairs` pairs."""
+        for asked in np.unique(self._asked[index]):
+            rows = index[self._asked[index] == asked]
+            if asked < n_pairs:
+                some = self.block.take(rows)
+                _, target = paired(some, self._pairs[rows, asked:n_pairs], distinct=True)
+                self._target[rows, asked:n_pairs] = target
+                self._asked[rows] = n_pairs
+                self._count(rows, some)
+
+    def _enumerated(self, index: npt.NDArray[np.int64]) -> Estimate:
+        parts = []
+        for row in index:  # the active players of two rows may differ
+            some = self.block.take(np.array([row]))
+            parts.append(Exact().estimate(some, self._all))
+            self._count(np.array([row]), some)
+        return Estimate.enumerated(np.concatenate([part.values for part in parts]))
+
+    def _count(self, rows: npt.NDArray[np.int64], some: Block) -> None:
+        if self.block.spent is not None:
+            self.block.spent[rows] += some.counted

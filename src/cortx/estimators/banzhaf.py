@@ -8,7 +8,7 @@ import numpy as np
 
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import enumerate_linear
-from cortx.estimators.tails import LEAST_DRAWS, mean_error
+from cortx.tails import LEAST_DRAWS, mean_error
 
 
 class Banzhaf(Estimator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -60,6 +60,12 @@ class Block:
         return int(self.active.shape[1])
 
     @property
+    def counted(self) -> npt.NDArray[np.int64]:
+        """`spent`, where somebody counts."""
+        assert self.spent is not None
+        return self.spent
+
+    @property
     def empty(self) -> Array:
         """v(none), (rows, outputs)."""
         return np.broadcast_to(self.game.base_values, self.full.shape) if self.own_empty is None else self.own_empty
@@ -68,6 +74,15 @@ class Block:
     def total(self) -> Array:
         """v(all) - v(none), (rows, outputs): what the attributions share."""
         return self.full - self.empty
+
+    def take(self, index: npt.NDArray[np.int64]) -> Block:
+        """Some of the rows. What they cost is not added to `spent` of this block."""
+        prior = None if self.prior is None else Prior(self.prior.values[index], self.prior.scales[index])
+        return replace(
+            self, rows=self.rows.take(index), active=self.active[index], full=self.full[index], prior=prior,
+            own_empty=None if self.own_empty is None else self.own_empty[index],
+            spent=None if self.spent is None else np.zeros(len(index), dtype=np.int64),
+        )  # fmt: skip
 
     def values(self, coalitions: BoolArray, *, distinct: bool) -> Array:
         """v(S), (rows, k, outputs), for coalitions of active players, (k, n) or (rows, k, n)."""
@@ -137,7 +152,7 @@ class Estimator(ABC):
     efficient: ClassVar[bool] = True
     """Whether the values of a row always add up to v(all) - v(none)."""
     refines: bool = False
-    """Whether a further round, whose prior is the estimate so far, replaces it instead of being averaged with it."""
+    """Whether rounds are one regression that grows (`Refinement`), instead of independent estimates to average."""
 
     @abstractmethod
     def least(self, n_players: int) -> int:

@@ -13,9 +13,9 @@ from cortx.errors import InputError
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.coalitions import allocate, pair_count, random_subsets, subsets_of_size
 from cortx.estimators.exact import Exact
-from cortx.estimators.tails import LEAST_DRAWS, tail_factor
 from cortx.estimators.unbiased import contrast_of, draw_pairs_on, on_device, target_of
 from cortx.games.players import coalition_words
+from cortx.tails import LEAST_DRAWS, tail_factor
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

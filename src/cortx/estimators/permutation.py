@@ -10,7 +10,7 @@ import numpy as np
 from cortx.errors import InputError
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import Exact
-from cortx.estimators.tails import LEAST_DRAWS, mean_error
+from cortx.tails import LEAST_DRAWS, mean_error
 
 MANY = 10**15
 """Coalitions of one size: among so many hardly any is met twice."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
 from cortx.estimators import ESTIMATORS, Block, Estimate, Estimator
-from cortx.estimators.amortized import Amortized
+from cortx.estimators.amortized import Amortized, Refinement
 from cortx.estimators.block import MOST_PLAYERS, BlockViews, HasPrior, Prior, coalition_count, enumerable
 from cortx.estimators.coalitions import CHUNK
 from cortx.explanation import Explanation, Views
@@ -278,6 +278,8 @@ class _Work:
             return Estimate.enumerated(values)
         if standard_error is None or least >= coalition_count(n):
             return self.estimate(index, budget, 0, self.prior_of(index), self.advance)
+        if self.estimator.refines:
+            return self._refined(index, budget, standard_error)
         values = np.zeros((len(index), n, self.full.shape[1]))
         variance, exact = np.zeros_like(values), np.zeros(len(index), dtype=bool)
         waiting, spent, round_ = np.arange(len(index)), 0, 0
@@ -286,12 +288,9 @@ class _Work:
         while len(waiting):
             if enumerable(n, budget - spent) and 2 * ask >= coalition_count(n):
                 ask = coalition_count(n)
-            prior = self.prior_of(index[waiting])
-            if prior is not None and round_ > 0:
-                prior = Prior(values[waiting], np.sqrt(variance[waiting]))
-            new = self.estimate(index[waiting], ask, round_, prior)
+            new = self.estimate(index[waiting], ask, round_, self.prior_of(index[waiting]))
             # Independent rounds are averaged by what they cost; an enumeration makes the others needless.
-            share = 1.0 if enumerable(n, ask) or self.estimator.refines else ask / (spent + ask)
+            share = 1.0 if enumerable(n, ask) else ask / (spent + ask)
             values[waiting] = (1 - share) * values[waiting] + share * new.values
             variance[waiting] = (1 - share) ** 2 * variance[waiting] + share**2 * new.errors**2
             exact[waiting] = _exact_rows(new)
@@ -303,6 +302,37 @@ class _Work:
             waiting = waiting[~done]
         return Estimate(values, np.sqrt(variance), exact=exact)
 
+    def _refined(self, index: IntArray, budget: int, standard_error: float) -> Estimate:
+        """One regression for each row that grows, twice as many values a round, until its deviations are small."""
+        n = self.active(index[:1]).shape[1]
+        every = coalition_count(n)
+        sizes, size = [], min(budget, 64)
+        while size < budget and 2 * size < every:
+            sizes.append(size)
+            size = 2 * size
+        sizes.append(every if enumerable(n, budget) else budget // 2 * 2)
+        values = np.zeros((len(index), n, self.full.shape[1]))
+        errors, exact = np.zeros_like(values), np.zeros(len(index), dtype=bool)
+        for members in self._blocks(index, sizes[-1]):
+            refinement = Refinement(self._block(index[members], 0, self.prior_of(index[members])), sizes[-1] // 2)
+            left = np.arange(len(members))
+            for size in sizes:
+                found = refinement.estimate(left, size)
+                here = members[left]
+                values[here], errors[here], exact[here] = found.values, found.errors, _exact_rows(found)
+                left = left[found.errors.max(axis=(1, 2)) > standard_error]
+                if len(left) == 0:
+                    break
+            self.spent[index[members]] += refinement.block.counted
+            self.advance(len(members), f"{self.game.evaluations:,} evaluations")
+        return Estimate(values, errors, exact=exact)
+
+    def _block(self, rows: IntArray, round_: int, prior: Prior | None) -> Block:
+        return Block(
+            self.game, self.rows.take(rows), self.active(rows), self.full[rows], self.stream, round_, self.n_views,
+            prior, None if self.game.own_reference is None else self.empty[rows], np.zeros(len(rows), dtype=np.int64),
+        )  # fmt: skip
+
     def estimate(
         self, index: IntArray, budget: int, round_: int, prior: Prior | None, advance: Advance | None = None
     ) -> Estimate:
@@ -310,18 +340,13 @@ class _Work:
         parts = []
         for members in self._blocks(index, budget):
             rows = index[members]
-            active = self.active(rows)
-            spent = np.zeros(len(rows), dtype=np.int64)
-            block = Block(
-                self.game, self.rows.take(rows), active, self.full[rows], self.stream, round_, self.n_views,
-                None if prior is None else Prior(prior.values[members], prior.scales[members]),
-                None if self.game.own_reference is None else self.empty[rows], spent,
-            )  # fmt: skip
+            some = None if prior is None else Prior(prior.values[members], prior.scales[members])
+            block = self._block(rows, round_, some)
             estimate = self.estimator.estimate(block, budget)
-            self.spent[rows] += spent
+            self.spent[rows] += block.counted
             parts.append((members, estimate))
             if estimate.views is not None:
-                self.views.append(_wide(estimate.views, rows, active, self.game.n_players))
+                self.views.append(_wide(estimate.views, rows, block.active, self.game.n_players))
             if advance is not None:
                 advance(len(rows), f"{self.game.evaluations:,} evaluations")
         order = np.argsort(np.concatenate([members for members, _ in parts]))

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from cortx.estimators.block import Block, Estimate, Estimator, coalition_count, enumerable
 from cortx.estimators.exact import Exact
-from cortx.estimators.tails import tail_factor
 from cortx.seeding import stream_seed, uniforms_on
+from cortx.tails import tail_factor
 
 Array = npt.NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from cortx.errors import ArtifactError, FingerprintError, InputError
-from cortx.explainer.calibration import Calibration
+from cortx.explainer.calibration import Calibration, RoundScores
 from cortx.explainer.fingerprint import ModelDifference, difference
 from cortx.explainer.fit import Fitted
 from cortx.explainer.game_json import GAME_ARRAYS, game_arrays, game_facts, game_spec
@@ -107,6 +107,9 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
         arrays["calibration.bands"] = fitted.calibration.bands
         if fitted.calibration.weights is not None:
             arrays["calibration.weights"] = fitted.calibration.weights
+        if fitted.calibration.rounds is not None:
+            arrays["calibration.rounds.rows"] = fitted.calibration.rounds.rows
+            arrays["calibration.rounds.bands"] = fitted.calibration.rounds.bands
     return {**tensors, **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}}
 
 
@@ -173,6 +176,7 @@ def _calibration_facts(calibration: Calibration | None) -> dict[str, Any] | None
         "noise_risk": calibration.noise_risk,
         "mean_l2": calibration.mean_l2.tolist(),
         "evaluations": calibration.evaluations,
+        "longest_round": None if calibration.rounds is None else calibration.rounds.longest,
     }
 
 
@@ -180,7 +184,11 @@ def _calibration(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> 
     facts = manifest["calibration"]
     if facts is None:
         return None
-    weights = tensors.get("calibration.weights")
+    weights, longest = tensors.get("calibration.weights"), facts.get("longest_round")
+    rounds = None
+    if longest is not None:  # older versions did not try refinement on calibration rows
+        rows, bands = (tensors[f"calibration.rounds.{name}"].numpy() for name in ("rows", "bands"))
+        rounds = RoundScores(rows, bands, int(longest))
     return Calibration(
         rows=tensors["calibration.rows"].numpy(),
         bands=tensors["calibration.bands"].numpy(),
@@ -189,6 +197,7 @@ def _calibration(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> 
         evaluations=int(facts["evaluations"]),
         weights=None if weights is None else weights.numpy(),
         fresh=float(facts.get("fresh", 1.0)),  # explainers saved before copies were counted have neither
+        rounds=rounds,
     )
 
 

@@ -15,6 +15,7 @@ from cortx.estimators.coalitions import CHUNK
 from cortx.estimators.permutation import expected_walk_values, walk_values
 from cortx.explainer.fingerprint import N_PROBES
 from cortx.explainer.labels import least_values
+from cortx.explainer.refine import longest_round, rounds_cost
 from cortx.explainer.store import N_CHECKED, Ask
 from cortx.games import Game, Rows
 from cortx.images import ImageSchema
@@ -82,6 +83,8 @@ class Plan:
     """
     n_rows: int
     """Rows of the table."""
+    longest_round: int
+    """Values v(S) of each calibration row up to which refinement is tried on it."""
     stream: Stream | None = None
     """For images: how long to learn from fresh labels."""
     absent: str = ""
@@ -101,7 +104,7 @@ class Plan:
             "pretraining": f"pre-training on {len(self.pretraining):,} rows",
             "training": f"labels of {len(self.train):,} rows to learn from ({how})",
             "validation": f"precise labels of {len(self.validation):,} rows to {checks}",
-            "calibration": f"precise labels of {len(self.calibration):,} rows for the bounds",
+            "calibration": f"precise labels of {len(self.calibration):,} rows for the bounds, and refining them",
             "checks": "the base value, and outputs that recognise the model",
         }
         lines = [f"plan for {self.budget:,} model evaluations:"]
@@ -207,7 +210,7 @@ class _Planner:
         last = learners[::-1][: self.recipe.pretrain.most_rows]
         costs = np.cumsum(self._pretraining_costs(last, walk_values))
         n_pretraining = max(2, int(np.searchsorted(costs, PRETRAINING_SHARE * self.budget, side="right")))
-        left = self.spendable - self._spending(exact, calibration) - costs[n_pretraining - 1]
+        left = self.spendable - self._calibration_spending(exact, calibration) - costs[n_pretraining - 1]
         label_costs = np.where(self._new(learners, calibration), exact[learners], 0.0)
         affordable = int(np.searchsorted(np.cumsum(label_costs), left, side="right"))
         if affordable < min(ENUMERATE_ROWS, len(learners)):
@@ -344,6 +347,7 @@ class _Planner:
             precise=precise,
             expected={stage: round(cost) for stage, cost in spending.items()},
             n_rows=len(self.order),
+            longest_round=self._longest_round(precise_costs, calibration),
         )
 
     def _calibration_rows(self, each: float) -> int:
@@ -355,8 +359,19 @@ class _Planner:
         """Evaluations of the two stages that are labelled precisely; `costs` of each row of the table, (rows,)."""
         return {
             "validation": self._spending(costs, validation),
-            "calibration": self._spending(costs, calibration, validation),
+            "calibration": self._calibration_spending(costs, calibration, validation),
         }
+
+    def _calibration_spending(self, costs: Array, calibration: IntArray, *before: IntArray) -> float:
+        """Evaluations for the labels of calibration rows, and for their refinement."""
+        refined = calibration[self._new(calibration)]
+        values = rounds_cost(self.rows.active[refined].sum(axis=1), self._longest_round(costs, calibration))
+        return self._spending(costs, calibration, *before) + self.copies * float(values.sum())
+
+    def _longest_round(self, costs: Array, calibration: IntArray) -> int:
+        """Values v(S) of the longest round that the labels of calibration rows can judge."""
+        values = float(costs[calibration].mean()) / self.copies
+        return longest_round(values, exact=bool((costs >= self.exact)[calibration].all()))
 
     def _spending(self, costs: Array, index: IntArray, *before: IntArray) -> float:
         """What labels of rows `index` cost, where those of `before` are there; rows with equal content cost once."""

@@ -17,13 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
-from cortx.estimators.tails import NOISE_RISK
+from cortx.tails import NOISE_RISK
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 MOST_UNKNOWN = 0.05
 """The share of calibration labels that may lack standard errors."""
+
+
+@dataclass(frozen=True, eq=False)
+class RoundScores:
+    """The largest scores of the calibration rows over all rounds of refinement, (rows, outputs)."""
+
+    rows: Array
+    bands: Array
+    longest: int
+    """Values v(S) of each row after the last of these rounds, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +55,8 @@ class Calibration:
     """How many rows of the data each stands for, (rows,), in any unit; None: all for equally many."""
     fresh: float = 1.0
     """What a fresh row weighs, in the same unit: 1 where all weigh the same."""
+    rounds: RoundScores | None = None
+    """What refinement made of the same rows; None in explainers of older versions."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,9 +77,20 @@ class Calibration:
         finite = np.isfinite(self.rows).all(axis=1) & np.isfinite(self.bands).all(axis=1)
         return float(self.mass[finite].sum() / (self.mass.sum() + self.fresh)) - self.noise_risk
 
-    def factors(self, confidence: float) -> tuple[Array, Array]:
-        """What typical errors are multiplied with, (outputs,) each: for a row's distance, and for its bands."""
-        return self.quantile(self.rows, confidence), self.quantile(self.bands, confidence)
+    def factors(self, confidence: float, *, refined: bool = False) -> tuple[Array, Array]:
+        """What typical errors are multiplied with, (outputs,) each: for a row's distance, and for its bands.
+
+        With `refined` they hold for the answer and for all its refinements at once.
+        """
+        if not refined:
+            return self.quantile(self.rows, confidence), self.quantile(self.bands, confidence)
+        if self.rounds is None:
+            raise InputError(
+                "this explainer was calibrated by an older version, which did not try refinement on the calibration "
+                "rows; call calibrate(rows) with fresh rows, or explain without a tolerance"
+            )
+        rows, bands = np.maximum(self.rows, self.rounds.rows), np.maximum(self.bands, self.rounds.bands)
+        return self.quantile(rows, confidence), self.quantile(bands, confidence)
 
     def quantile(self, scores: Array, confidence: float) -> Array:
         """What a fresh row's score stays below with this confidence, (outputs,).
@@ -123,26 +146,34 @@ def calibrate(
             f"{unknown.sum()} of {len(unknown)} calibration labels have no standard errors, so their noise cannot be "
             "accounted for; make them with cortx.shapley, exactly or with a larger budget"
         )
-    errors = np.where(unknown[:, None, None], 0.0, errors)
-    noisy = bool((errors > 0).any())
     away = np.sqrt(np.square(residual).sum(axis=1))
-    mean_l2 = np.average(away, axis=0, weights=weights)
-    if noisy:
-        # With chance 1 - NOISE_RISK the true values lie this near to the label, all at once.
-        away = _farthest(away, errors, NOISE_RISK)
-        residual = np.abs(residual) + noise_reach(errors)
-    bands = np.where(active[..., None], np.abs(residual) / typical, 0.0).max(axis=1)
-    # A label that may be wrong by any amount stands above all others.
-    away[unknown], bands[unknown] = np.inf, np.inf
+    rows, bands = scores(residual, errors, typical, typical_row, active)
     return Calibration(
-        rows=away / typical_row,
+        rows=rows,
         bands=bands,
-        noise_risk=NOISE_RISK if noisy else 0.0,
-        mean_l2=mean_l2,
+        noise_risk=NOISE_RISK if (errors > 0).any() else 0.0,
+        mean_l2=np.average(away, axis=0, weights=weights),
         evaluations=evaluations,
         weights=weights,
         fresh=1.0 if weights is None else _fresh_weight(weights, frequent),
     )
+
+
+def scores(
+    residual: Array, errors: Array, typical: Array, typical_row: Array, active: BoolArray
+) -> tuple[Array, Array]:
+    """How large an error may be over its typical size, (rows, outputs): of a row's l2 distance, and of its worst value.
+
+    Shapes as in `calibrate`. With chance 1 - NOISE_RISK the true values lie this near, all at once. A label without
+    standard errors may be wrong by any amount, and stands above all others.
+    """
+    unknown: BoolArray = np.asarray(~np.isfinite(errors).all(axis=(1, 2)))
+    errors = np.where(unknown[:, None, None], 0.0, errors)
+    rows = _farthest(np.sqrt(np.square(residual).sum(axis=1)), errors, NOISE_RISK) / typical_row
+    reach = (np.abs(residual) + noise_reach(errors)) / typical
+    bands = np.where(active[..., None], reach, 0.0).max(axis=1)
+    rows[unknown], bands[unknown] = np.inf, np.inf
+    return rows, bands
 
 
 def _fresh_weight(weights: Array, frequent: BoolArray | None) -> float:

@@ -23,7 +23,7 @@ from cortx.explainer.labels import given_labels, label_budget, refuse_shrunk
 from cortx.explainer.material import cost
 from cortx.explainer.possible import largest_value, possible_bounds, possible_outputs, possible_values
 from cortx.explainer.reading import Seen, given_outputs
-from cortx.explainer.refine import Bounds, Predicted, refine
+from cortx.explainer.refine import Bounds, Predicted, Refinable, refine
 from cortx.explainer.session import Session
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation
@@ -261,7 +261,7 @@ class CoRTX:
             rows = shapley(game, rows, row_budget=row_budget, views=0, seed=self.seed, progress=progress)
         labels = given_labels(rows, game, None, None)
         spent = game.evaluations
-        calibration = calibrate_network(fitted.network, game, fitted.spec.schema, labels)
+        calibration = calibrate_network(fitted.network, game, fitted.spec.schema, labels, fitted.seed)
         spent = labels.evaluations + game.evaluations - spent
         costs = {**fitted.costs, "calibration": cost(spent, labels.seconds, rows=len(labels))}
         costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values() if isinstance(part, dict))
@@ -380,8 +380,9 @@ class CoRTX:
             they hold for each.
         tolerance:
             Rows whose error bound is larger are refined with the model, starting from the explainer's answer, until
-            it is not (``refined`` says which); ``explanation.evaluations`` says at what price. `confidence` is then
-            0.9 unless given.
+            it is not (``refined`` says which); ``explanation.evaluations`` says at what price. Bounds hold with the
+            same confidence (then 0.9 unless given) whenever a row stops. A row is refined as far as calibration
+            reached, and beyond that only by asking for all coalitions, if `row_budget` pays for them.
         row_budget:
             Model evaluations that refining one row may cost, at most; by default 65,536 (times the rows of a
             background).
@@ -408,9 +409,7 @@ class CoRTX:
             )
         factors = None
         if confidence is not None:
-            # Rows that are refined have a risk of their own: with a tolerance each side takes half of it.
-            level = confidence if tolerance is None else 1 - (1 - confidence) / 2
-            factors = self.calibration.factors(level)
+            factors = self.calibration.factors(confidence, refined=tolerance is not None)
         known, evaluations = self._outputs(table, outputs)
         if factors is not None and known is None:
             raise InputError(
@@ -424,11 +423,13 @@ class CoRTX:
         if tolerance is not None and bounds is not None:
             assert self._game is not None
             assert known is not None
-            assert confidence is not None
+            assert factors is not None
+            assert self.calibration.rounds is not None
             spent = self._game.evaluations
+            some = Refinable(self._game, self._game.rows(X), known, empty, answer, self.fitted.seed)
             answer, bounds = refine(
-                self._game, X, answer, bounds, tolerance=float(tolerance), confidence=confidence,
-                row_budget=row_budget, seed=self.fitted.seed, show=progress,
+                some, bounds, factors, self.calibration.rounds.longest,
+                tolerance=float(tolerance), row_budget=row_budget, show=progress,
             )  # fmt: skip
             evaluations += self._game.evaluations - spent
         if bounds is not None and known is not None:

@@ -17,7 +17,7 @@ import torch
 
 from cortx.errors import InputError
 from cortx.explainer.budget import Plan, make_plan, total_budget
-from cortx.explainer.calibration import Calibration, calibrate
+from cortx.explainer.calibration import Calibration, RoundScores, calibrate
 from cortx.explainer.fingerprint import probe_rows
 from cortx.explainer.labels import Labels, given_labels, make_labels
 from cortx.explainer.learn import Learned, learn, trial
@@ -34,6 +34,7 @@ from cortx.explainer.material import (
 )
 from cortx.explainer.possible import largest_value, possible_values
 from cortx.explainer.profile import Profile, profile_of
+from cortx.explainer.refine import Predicted, Refinable, longest_round, round_scores
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, GameSpec, Rows
@@ -176,7 +177,9 @@ def _fitted(
     )  # fmt: skip
     calibration, spent = None, game.evaluations
     if material.calibration is not None:
-        calibration = calibrate_network(learned.network, game, learned.schema, material.calibration)
+        calibration = calibrate_network(
+            learned.network, game, learned.schema, material.calibration, request.seed, material.longest_round
+        )
         material.costs["calibration"]["evaluations"] += game.evaluations - spent
     parts = game.players.column_player if game.of_images else None
     probe, shown = probe_rows(rows.table.matrix, request.seed, parts), described(rows.table)
@@ -255,28 +258,35 @@ def _check_processes(game: Game, rows: Rows, labels: Any, left_out: Words, reque
     )
 
 
-def calibrate_network(network: ExplainerNetwork, game: Game, schema: Any, labels: Labels) -> Calibration:
-    """Bounds from labels that trained nothing."""
+def calibrate_network(
+    network: ExplainerNetwork, game: Game, schema: Any, labels: Labels, seed: int, most: int | None = None
+) -> Calibration:
+    """Bounds from labels that trained nothing, of answers and of their refinements.
+
+    Refinement is tried on these rows too, with up to `most` values v(S) of each, by default what the labels can judge.
+    """
     table = read_like(labels.data, schema, "the calibration table")
-    codes = torch.from_numpy(table.matrix).to(network.device)
-    total = torch.from_numpy(labels.outputs - game.empty_of(table)).to(network.device)
+    codes, empty = torch.from_numpy(table.matrix).to(network.device), game.empty_of(table)
+    total = torch.from_numpy(labels.outputs - empty).to(network.device)
     with torch.inference_mode():
         answer = network.in_parts(codes, total.to(torch.float32))
         typical, typical_row = network.typical_errors(answer)
-        active = network.active(codes)
-        values = exact_total(answer.values, total, network.attribution.sharers(active))
+        sharers = network.attribution.sharers(network.active(codes))
+        values = exact_total(answer.values, total, sharers)
     values = possible_values(values, total, largest_value(game.model.output))
+    sizes = typical.double().cpu().numpy(), typical_row.double().cpu().numpy()
+    predicted = Predicted(values.cpu().numpy(), None, *sizes, sharers.cpu().numpy())
     errors = np.full_like(labels.values, np.nan) if labels.errors is None else labels.errors
-    return calibrate(
-        labels.values - values.cpu().numpy(),
-        errors,
-        typical.double().cpu().numpy(),
-        typical_row.double().cpu().numpy(),
-        network.attribution.sharers(active).cpu().numpy(),
-        labels.evaluations,
-        labels.weights,
-        labels.frequent,
-    )
+    found = calibrate(
+        labels.values - predicted.values, errors, *sizes, predicted.active, labels.evaluations,
+        labels.weights, labels.frequent,
+    )  # fmt: skip
+    if most is None:
+        label_values = labels.evaluations / (len(labels) * game.evaluations_per_value)
+        most = longest_round(label_values, exact=labels.exact is not None and bool(labels.exact.all()))
+    some = Refinable(game, game.rows(labels.data), labels.outputs, empty, predicted, seed)
+    rounds = RoundScores(*round_scores(some, labels.values, errors, most), most)
+    return replace(found, rounds=rounds)
 
 
 def _stream(
@@ -292,6 +302,7 @@ def _stream(
     material = Material(rows, validation, validation, plan.train, outputs)
     material.rough_evaluations = len(plan.train)
     material.calibration, material.kept_aside, material.stream = calibration, plan.calibration, plan.stream
+    material.longest_round = plan.longest_round
     share = len(validation) / (len(validation) + len(calibration))
     material.costs = {
         "labels": cost(validation.evaluations, seconds * share, rows=len(validation), source=validation.source),
@@ -337,7 +348,7 @@ def _spend(
                 else f"and twice as many labels brought less than {LEAST_GAIN:.0%} of it",
             )  # fmt: skip
             break
-    material.calibration = calibration
+    material.calibration, material.longest_round = calibration, plan.longest_round
     seen = len(train) + len(validation)
     material.costs = {
         "labels": cost(

@@ -47,6 +47,8 @@ class Material:
     rough_evaluations: int = 0
     """What outputs and rough labels cost, unless they are training labels at the same time."""
     calibration: Labels | None = None
+    longest_round: int | None = None
+    """Values v(S) of each calibration row up to which refinement is tried on it; None: as far as its label judges."""
     kept_aside: IntArray | None = None
     """Positions of the calibration rows: nothing may be learned from them, not even the scale of a column."""
     silent: Words | None = None

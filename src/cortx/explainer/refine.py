@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cortx.estimators.amortized import Amortized
-from cortx.estimators.block import coalition_count
-from cortx.estimators.shapley import LONGEST_BUDGET, shapley
-from cortx.explainer.calibration import noise_radius, noise_reach
-from cortx.explanation import IntArray, highest_first, take_rows
-from cortx.games import Game
+from cortx.estimators.amortized import Refinement, pair_population
+from cortx.estimators.block import Block, Estimate, Prior, coalition_count, enumerable
+from cortx.estimators.shapley import LONGEST_BUDGET
+from cortx.explainer.calibration import scores
+from cortx.explanation import highest_first
+from cortx.games import Game, Rows
 from cortx.progress import progress_bar
 from cortx.seeding import stream_seed
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 
-FIRST_ROUND = 32
-"""Values v(S) of each row in the first round; every further round asks for twice as many."""
+FIRST_ROUND, LONGEST_ROUND = 32, 2_048
+"""Values v(S) of each row after the first round, and after the last; every round doubles them."""
+TRUSTED = 4
+"""A sampled label judges rounds of up to this part of its own values: past that, errors would be mostly its noise."""
+NESTED_PAIRS = 2**13
+"""Up to so many pairs a row is enumerated by going on; above, by asking for all coalitions in chunks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +39,7 @@ class Predicted:
     """
 
     values: Array
-    ranking: IntArray | None
+    ranking: npt.NDArray[np.integer[Any]] | None
     typical: Array | None
     typical_row: Array | None
     active: BoolArray
@@ -60,68 +66,152 @@ class Bounds:
     refined: BoolArray
 
 
+def round_sizes(n_players: int, most: int) -> list[int]:
+    """Values v(S) of a row with so many active players after each round, up to `most`.
+
+    Where half of all coalitions would be asked for, all of them end the matter: that is no round, but exact.
+    """
+    sizes, size = [], FIRST_ROUND
+    while size <= most and 2 * size < coalition_count(n_players):
+        sizes.append(size)
+        size *= 2
+    return sizes
+
+
+def longest_round(label_values: float, *, exact: bool) -> int:
+    """Values v(S) of the longest round that labels can judge, which have so many values themselves."""
+    return LONGEST_ROUND if exact else min(LONGEST_ROUND, int(label_values) // TRUSTED)
+
+
 @dataclass(frozen=True, eq=False)
-class _SoFar:
-    """What is known of rows before a round, as the prior of the next."""
+class Refinable:
+    """Rows with the network's answer and what the model gave for them: full, empty are (rows, outputs)."""
 
-    values: Array
-    scales: Array
+    game: Game
+    rows: Rows
+    full: Array
+    empty: Array
+    answer: Predicted
+    seed: int
 
-    def prior(self, rows: Any, outputs: Array) -> tuple[Array, Array]:
-        del rows, outputs
-        return self.values, self.scales
+    def blocks(self, index: IntArray, most: int) -> Iterator[tuple[IntArray, Refinement]]:
+        """Those of rows `index` that have two active players or more, in blocks with equally many of them."""
+        counts = self.rows.active[index].sum(axis=1)
+        for n in np.unique(counts[counts > 1]):
+            group = index[counts == n]
+            longest = _nested_pairs(int(n), most)
+            row_bytes = max(1, longest) * (4 * self.game.n_players + 64 * int(n) + 24 * self.full.shape[1])
+            size = max(1, self.game.memory_budget // row_bytes)
+            for start in range(0, len(group), size):
+                some = group[start : start + size]
+                yield some, Refinement(self._block(some), longest)
+
+    def _block(self, index: IntArray) -> Block:
+        assert self.answer.typical is not None
+        active = np.nonzero(self.rows.active[index])[1].reshape(len(index), -1)
+        place = index[:, None], active
+        return Block(
+            self.game, self.rows.take(index), active, self.full[index], stream_seed(self.seed, "refine"),
+            prior=Prior(self.answer.values[place], self.answer.typical[place]),
+            own_empty=None if self.game.own_reference is None else self.empty[index],
+        )  # fmt: skip
+
+
+def _nested_pairs(n_players: int, most: int) -> int:
+    """Pairs that the nested draws of a row hold: all of them, or those of its longest round."""
+    pairs = pair_population(n_players)
+    return pairs if pairs <= NESTED_PAIRS else max(round_sizes(n_players, most), default=0) // 2
+
+
+def rounds_cost(n_players: IntArray, most: int) -> IntArray:
+    """Values v(S) that all rounds together ask for, of rows with so many active players, (rows,)."""
+    return np.array([max(round_sizes(int(n), most), default=0) for n in n_players], dtype=np.int64)
 
 
 def refine(
-    game: Game,
-    X: Any,
-    answer: Predicted,
+    some: Refinable,
     bounds: Bounds,
+    factors: tuple[Array, Array],
+    most: int,
     *,
     tolerance: float,
-    confidence: float,
     row_budget: int | None,
-    seed: int,
     show: bool | None,
 ) -> tuple[Predicted, Bounds]:
     """Asks the model about the rows whose error bound exceeds the tolerance, until none does or `row_budget` is spent.
 
-    Each round is a paired regression whose prior is what was known before. The bounds of refined rows come from its
-    posterior, at half the risk that `confidence` leaves; `bounds` must have been made at the other half.
+    `factors`, of a row's l2 error and of its bands, (outputs,) each, were calibrated for all rounds of up to `most`
+    values v(S) at once, so they hold whenever a row stops. Past the rounds a row is enumerated if its budget pays.
     """
-    assert answer.typical is not None
-    copies = game.evaluations_per_value
-    most = copies * LONGEST_BUDGET if row_budget is None else row_budget
-    risk = (1 - confidence) / 2
-    values, scales = answer.values.copy(), answer.typical.copy()
-    lower, upper, error, refined = bounds.lower.copy(), bounds.upper.copy(), bounds.error.copy(), bounds.refined.copy()
-    n_active = answer.active.sum(axis=1)
-    waiting = np.flatnonzero((error > tolerance).any(axis=1))
-    spent, ask, round_ = 0, FIRST_ROUND, 0
+    copies = some.game.evaluations_per_value
+    affordable = (copies * LONGEST_BUDGET if row_budget is None else row_budget) // copies
+    known = _Known.start(some.answer, bounds)
+    waiting = np.flatnonzero((bounds.error > tolerance).any(axis=1))
     with progress_bar("refining", len(waiting), show=show) as advance:
-        while len(waiting) and spent + 1 + 2 * copies <= most:
-            # Where half of all coalitions would be asked for, all of them end the matter.
-            enough = max(2, coalition_count(int(n_active[waiting].max())))
-            ask = min(enough if 2 * ask >= enough else ask, (most - spent - 1) // copies)
-            known = _SoFar(values[waiting], scales[waiting])
-            labels = shapley(
-                game, take_rows(X, waiting), Amortized(), row_budget=copies * ask + copies, explainer=known, views=0,
-                seed=stream_seed(seed, "refine", round_), progress=False,
-            )  # fmt: skip
-            shape = known.values.shape
-            assert labels.error_std is not None
-            values[waiting] = labels.values.reshape(shape)
-            scales[waiting] = labels.error_std.reshape(shape)
-            error[waiting] = noise_radius(scales[waiting], risk)
-            reach = noise_reach(scales[waiting], risk)
-            lower[waiting], upper[waiting] = values[waiting] - reach, values[waiting] + reach
-            refined[waiting] = True
-            done = (error[waiting] <= tolerance).all(axis=1)
-            advance(int(done.sum()), f"{game.evaluations:,} evaluations")
-            waiting = waiting[~done]
-            spent, ask, round_ = spent + 1 + copies * ask, 2 * ask, round_ + 1
-    ranking = answer.ranking
+        for index, refinement in some.blocks(waiting, most):
+            n = refinement.block.n_players
+            sizes = [size for size in round_sizes(n, most) if size <= affordable]
+            if enumerable(n, affordable):
+                sizes.append(coalition_count(n))
+            left = np.arange(len(index))
+            for size in sizes:
+                estimate = refinement.estimate(left, size)
+                known.put(index[left], refinement.block.active[left], estimate, factors)
+                left = left[(known.bounds.error[index[left]] > tolerance).any(axis=1)]
+                if len(left) == 0:
+                    break
+            advance(len(index), f"{some.game.evaluations:,} evaluations")
+    ranking, refined = some.answer.ranking, known.bounds.refined
     if ranking is not None:  # what the ranking head said of rows that are better known now no longer counts
         ranking = ranking.copy()
-        ranking[refined] = highest_first(values[refined])
-    return replace(answer, values=values, ranking=ranking), Bounds(lower, upper, error, refined)
+        ranking[refined] = highest_first(known.values[refined])
+    return replace(some.answer, values=known.values, ranking=ranking), known.bounds
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Values, (rows, players, outputs), and bounds as they get better, in place."""
+
+    values: Array
+    bounds: Bounds
+
+    @staticmethod
+    def start(answer: Predicted, bounds: Bounds) -> _Known:
+        copies = Bounds(bounds.lower.copy(), bounds.upper.copy(), bounds.error.copy(), bounds.refined.copy())
+        return _Known(answer.values.copy(), copies)
+
+    def put(self, index: IntArray, active: IntArray, estimate: Estimate, factors: tuple[Array, Array]) -> None:
+        """An estimate of the `active` players of rows `index`, (rows, n); the others of these rows have nothing."""
+        row_factor, band_factor = factors
+        place = index[:, None], active
+        for array in (self.values, self.bounds.lower, self.bounds.upper):
+            array[index] = 0.0
+        reach = band_factor * estimate.errors
+        self.values[place] = estimate.values
+        self.bounds.lower[place], self.bounds.upper[place] = estimate.values - reach, estimate.values + reach
+        self.bounds.error[index] = row_factor * row_deviation(estimate.errors)
+        self.bounds.refined[index] = True
+
+
+def row_deviation(errors: Array) -> Array:
+    """How far off a row typically is in l2, (rows, outputs), from the deviations of its values."""
+    return np.asarray(np.sqrt(np.square(errors).sum(axis=1)))
+
+
+def round_scores(some: Refinable, labels: Array, errors: Array, most: int) -> tuple[Array, Array]:
+    """The largest error over typical error of all rounds, (rows, outputs): of a row's l2 error, and of its worst value.
+
+    labels, errors: (rows, players, outputs), the true values with their standard errors. Rows without a round have 0.
+    """
+    rows, bands = (np.zeros((len(labels), labels.shape[2])) for _ in range(2))
+    _, first, same = np.unique(some.rows.words, return_index=True, return_inverse=True)  # equal rows are paid for once
+    for index, refinement in some.blocks(np.sort(first), most):
+        active = refinement.block.active
+        place = index[:, None], active
+        every = np.ones(active.shape, dtype=bool)
+        for size in round_sizes(refinement.block.n_players, most):
+            estimate = refinement.estimate(np.arange(len(index)), size)
+            typical_row = row_deviation(estimate.errors)
+            found = scores(labels[place] - estimate.values, errors[place], estimate.errors, typical_row, every)
+            rows[index], bands[index] = np.maximum(rows[index], found[0]), np.maximum(bands[index], found[1])
+    return rows[first[same]], bands[first[same]]

@@ -9,8 +9,8 @@ from collections.abc import Hashable
 import numpy as np
 import numpy.typing as npt
 
-from cortx.estimators.tails import NOISE_RISK
 from cortx.explainer.calibration import Calibration
+from cortx.tails import NOISE_RISK
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

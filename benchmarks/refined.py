@@ -1,0 +1,179 @@
+"""Do the bounds of refined rows hold, whenever refinement stops? Random splits of rows that no fit has seen.
+
+    CORTX_DATA=... python -m benchmarks.refined [--seeds 0 1 2]
+
+A tanh network, boosted trees and the published Census target, with exact labels. For each of 100 random splits the
+calibration rows give one factor for all rounds together; of the other rows, the share is counted whose errors stay
+within their bounds in every round at once, and where a tolerance makes each row stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+import cortx
+from benchmarks.budgets import game_of
+from benchmarks.coverage import CALIBRATION, CONFIDENCE, SPLITS, hours
+from benchmarks.records import record, write
+from cortx.explainer.calibration import Calibration
+from cortx.explainer.refine import LONGEST_ROUND, Refinable, round_sizes, row_deviation
+
+TOLERANCES = (0.5, 0.25, 0.1)
+"""Of the median bound without refinement."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Of every row and round (the first is the network's answer): (rounds, rows); rows that are exact by then have 0.
+
+    away: the l2 error; row: its typical size; band: the largest error of a value over its typical size.
+    """
+
+    away: np.ndarray
+    row: np.ndarray
+    band: np.ndarray
+    values: np.ndarray
+    """Values v(S) asked for, (rounds, rows)."""
+
+
+def rounds_of(explainer: cortx.CoRTX, labels: cortx.Explanation) -> Rounds:
+    """Every round that refinement could stop at, in the library's own way."""
+    game = explainer.game
+    assert game is not None
+    rows, outputs = game.rows(labels.data), labels.outputs.reshape(len(labels), -1)
+    table = explainer._read(labels.data)
+    empty = explainer._empty(table)[0]
+    answer = explainer._answer(table, outputs, empty, errors=True)
+    truth = labels.values.reshape(answer.values.shape)
+    most = len(round_sizes(63, LONGEST_ROUND))
+    away, row, band, values = (np.zeros((most + 1, len(rows))) for _ in range(4))
+    residual = truth - answer.values
+    away[0], row[0] = np.linalg.norm(residual[..., 0], axis=1), answer.typical_row[:, 0]
+    band[0] = np.where(answer.active, np.abs(residual / answer.typical)[..., 0], 0.0).max(axis=1)
+    some = Refinable(game, rows, outputs, empty, answer, explainer.fitted.seed)
+    for index, refinement in some.blocks(np.arange(len(rows)), LONGEST_ROUND):
+        place = index[:, None], refinement.block.active
+        for number, size in enumerate(round_sizes(refinement.block.n_players, LONGEST_ROUND), start=1):
+            estimate = refinement.estimate(np.arange(len(index)), size)
+            residual = truth[place] - estimate.values
+            away[number, index] = np.linalg.norm(residual[..., 0], axis=1)
+            row[number, index] = row_deviation(estimate.errors)[:, 0]
+            band[number, index] = np.abs(residual / estimate.errors)[..., 0].max(axis=1)
+            values[number, index] = size
+    return Rounds(away, row, band, values)
+
+
+def study(rounds: Rounds, n_calibration: int = CALIBRATION, splits: int = SPLITS) -> dict[str, float]:
+    generator = np.random.default_rng(0)
+    row = np.where(rounds.row > 0, rounds.away / np.where(rounds.row > 0, rounds.row, 1.0), 0.0)
+    results = []
+    for _ in range(splits):
+        order = generator.permutation(row.shape[1])
+        old, fresh = order[:n_calibration], order[n_calibration:]
+        joint = [scores[:, old].max(axis=0)[:, None] for scores in (row, rounds.band)]
+        made = Calibration(*joint, noise_risk=0.0, mean_l2=np.zeros(1), evaluations=0)
+        row_factor, band_factor = (float(factor[0]) for factor in made.factors(CONFIDENCE))
+        held, inside = row[:, fresh] <= row_factor, rounds.band[:, fresh] <= band_factor
+        found = {
+            "all rounds jointly, rows": held.all(axis=0).mean(),
+            "all rounds jointly, bands": inside.all(axis=0).mean(),
+            "factor of rows": row_factor,
+            "factor of bands": band_factor,
+        }
+        bound = rounds.row[:, fresh] * row_factor  # (rounds, rows): zero where exact
+        for share in TOLERANCES:
+            tolerance = share * np.median(bound[0])
+            stop = (bound <= tolerance).argmax(axis=0)  # the first round that meets it, or where the row is exact
+            at = stop, np.arange(len(fresh))
+            name = f"at the stop, tolerance {share:g} of the median bound"
+            found[f"{name}, rows"] = held[at].mean()
+            found[f"{name}, bands"] = inside[at].mean()
+        results.append(found)
+    means = {name: float(np.mean([result[name] for result in results])) for name in results[0]}
+    means["largest error over its bound, any round"] = float(row.max() / means["factor of rows"])
+    return means
+
+
+# Games -----------------------------------------------------------------------------------------------------------
+
+
+def tanh_network() -> tuple[cortx.Game, Any]:
+    generator = torch.Generator().manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(11, 24), torch.nn.Tanh(), torch.nn.Linear(24, 1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.7)
+    rows = np.random.default_rng(1).normal(size=(8_000, 11)).astype(np.float32)
+    return cortx.Game(model, reference=rows, output="raw"), rows
+
+
+def census() -> tuple[cortx.Game, Any]:
+    game, data = game_of("zero")
+    return game, data.x_train
+
+
+DATA: dict[str, tuple[Callable[[], tuple[cortx.Game, Any]], int]] = {
+    "tanh network (11 features)": (tanh_network, 400_000),
+    "boosted trees (hours per week, 10 features)": (hours, 400_000),
+    "Census target (13 features)": (census, 700_000),
+}
+
+
+def take(rows: Any, index: np.ndarray) -> Any:
+    return rows[index] if isinstance(rows, np.ndarray) else rows.iloc[index].reset_index(drop=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--pool", type=int, default=1_000)
+    parser.add_argument("--only", nargs="*", default=list(DATA))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    records = []
+    for name in arguments.only:
+        make, budget = DATA[name]
+        game, rows = make()
+        found, evaluations, seconds = [], [], []
+        for seed in arguments.seeds:
+            order = np.random.default_rng(seed).permutation(len(rows))
+            held, training = take(rows, order[: arguments.pool]), take(rows, order[arguments.pool :])
+            started = perf_counter()
+            explainer = cortx.CoRTX("quick", seed=seed, unseen="ignore")
+            explainer.fit(game, training, budget=budget, progress=False)
+            seconds.append(perf_counter() - started)
+            evaluations.append(explainer.costs_["total_evaluations"])
+            labels = cortx.shapley(game, held, "exact", views=0, progress=False)
+            scores = study(rounds_of(explainer, labels))
+            # And with the calibration of the fit itself, through `explain`.
+            plain = explainer.explain(held, confidence=CONFIDENCE)
+            tolerance = float(np.median(plain.error_bound)) / 4
+            shown = explainer.explain(held, confidence=CONFIDENCE, tolerance=tolerance)
+            error = np.linalg.norm(labels.values - shown.values, axis=1)
+            scores["explain with a tolerance of a quarter of the median bound: errors within bounds"] = float(
+                (error <= shown.error_bound + 1e-12).mean()
+            )
+            scores["explain with a tolerance: evaluations per row"] = shown.evaluations / len(held)
+            found.append(scores)
+            print(f"{name}, seed {seed}: {scores}", flush=True)
+        for metric in found[0]:
+            records.append(
+                record(
+                    "refined", f"{name}, {CONFIDENCE:.0%}, {SPLITS} splits", "cortx quick", metric,
+                    [scores[metric] for scores in found], seeds=arguments.seeds,
+                    evaluations=float(np.mean(evaluations)), seconds=float(np.mean(seconds)),
+                    calibration_rows=CALIBRATION, fresh_rows=arguments.pool - CALIBRATION,
+                )
+            )  # fmt: skip
+    write("refined", records)
+
+
+if __name__ == "__main__":
+    main()
