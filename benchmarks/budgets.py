@@ -177,14 +177,18 @@ def tolerances(explainer: Any, rows: np.ndarray, truth: np.ndarray, bounds: np.n
 
 def _all_refined(explainer: Any, rows: np.ndarray, tolerance: float) -> float:
     """The same work on every row: bounds so wide that none is spared."""
-    from cortx.explainer.refine import refine
+    from cortx.explainer.refine import Refinable, refine
 
-    game, outputs = explainer.game, explainer.game.outputs_of(explainer.game.rows(rows).table)
-    table = explainer._read(rows)
-    answer = explainer._answer(table, outputs, explainer._empty(table)[0], errors=True)
-    bounds = answer.bounds(np.array([1e12]), np.array([1e12]))
-    spent = game.evaluations
-    refine(game, rows, answer, bounds, tolerance=tolerance, confidence=CONFIDENCE, row_budget=None, seed=0, show=False)
+    game, table = explainer.game, explainer._read(rows)
+    outputs, empty = game.outputs_of(game.rows(rows).table), explainer._empty(table)[0]
+    answer = explainer._answer(table, outputs, empty, errors=True)
+    spared = answer.bounds(np.array([1e12]), np.array([1e12]))
+    calibration, spent = explainer.calibration, game.evaluations
+    refine(
+        Refinable(game, game.rows(rows), outputs, empty, answer, explainer.fitted.seed), spared,
+        calibration.factors(CONFIDENCE, refined=True), calibration.rounds.longest,
+        tolerance=tolerance, row_budget=None, show=False,
+    )  # fmt: skip
     return 1 + (game.evaluations - spent) / len(rows)
 
 
@@ -207,18 +211,17 @@ def main() -> None:
         if budget in budgets_of(setting, arguments.budgets)
     ]
     os.environ["OMP_NUM_THREADS"] = "1"
-    if arguments.workers == 1:
-        for job in jobs:
-            one_fit(job)
-    else:
-        with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
-            pool.map(one_fit, jobs, chunksize=1)
-    if arguments.fit_only:
-        return
+    scores: dict[tuple[str, int], list[Any]] = {}
+    with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
+        pool.map(one_fit, jobs, chunksize=1)
+        if arguments.fit_only:
+            return
+        for job, found in zip(jobs, pool.starmap(scored, jobs, chunksize=1), strict=True):
+            scores.setdefault(job[:2], []).append(found)
     records = []
     for setting in arguments.settings:
         for budget in budgets_of(setting, arguments.budgets):
-            found = [scored(setting, budget, seed, arguments.explainers) for seed in arguments.seeds]
+            found = scores[setting, budget]
             for metric in found[0][0]:
                 facts: dict[str, Any] = {"fitted_on": found[0][1]["hardware"], "budget": budget}
                 if metric == "l2" and setting in AT_MOST:
@@ -226,7 +229,7 @@ def main() -> None:
                 records.append(
                     record(
                         "budgets", SETTINGS[setting], "cortx default", metric,
-                        [scores[metric] for scores, _ in found], seeds=arguments.seeds,
+                        [values[metric] for values, _ in found], seeds=arguments.seeds,
                         evaluations=float(np.mean([fact["evaluations"] for _, fact in found])),
                         seconds=float(np.mean([fact["seconds"] for _, fact in found])), **facts,
                     )

@@ -19,7 +19,7 @@ def main() -> None:
     except InputError as error:
         print(f"left out the Census benchmarks: {error}")
         return
-    from benchmarks import budgets, census, codes, coverage, estimators, paper, runtime, serving
+    from benchmarks import budgets, census, codes, coverage, estimators, paper, refined, runtime, serving
 
     estimators.main()
     sys.argv = sys.argv[:1]
@@ -27,6 +27,7 @@ def main() -> None:
     codes.main()
     budgets.main()
     coverage.main()
+    refined.main()
     runtime.main()
     serving.main()
     paper.main()
