@@ -10,8 +10,10 @@ within their bounds in every round at once, and where a tolerance makes each row
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +23,7 @@ import torch
 import cortx
 from benchmarks.budgets import game_of
 from benchmarks.coverage import CALIBRATION, CONFIDENCE, SPLITS, hours
-from benchmarks.records import record, write
+from benchmarks.records import RESULTS, record, write
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.refine import LONGEST_ROUND, Refinable, round_sizes, row_deviation
 
@@ -130,39 +132,46 @@ def take(rows: Any, index: np.ndarray) -> Any:
     return rows[index] if isinstance(rows, np.ndarray) else rows.iloc[index].reset_index(drop=True)
 
 
+def one(job: tuple[str, int, int]) -> tuple[dict[str, float], int, float]:
+    """Scores of one game and seed, the evaluations and the seconds of its fit."""
+    name, seed, size = job
+    torch.set_num_threads(1)
+    make, budget = DATA[name]
+    game, rows = make()
+    order = np.random.default_rng(seed).permutation(len(rows))
+    held, training = take(rows, order[:size]), take(rows, order[size:])
+    started = perf_counter()
+    explainer = cortx.CoRTX("quick", seed=seed, unseen="ignore").fit(game, training, budget=budget, progress=False)
+    seconds = perf_counter() - started
+    labels = cortx.shapley(game, held, "exact", views=0, progress=False)
+    scores = study(rounds_of(explainer, labels))
+    # And with the calibration of the fit itself, through `explain`.
+    plain = explainer.explain(held, confidence=CONFIDENCE)
+    tolerance = float(np.median(plain.error_bound)) / 4
+    shown = explainer.explain(held, confidence=CONFIDENCE, tolerance=tolerance)
+    error = np.linalg.norm(labels.values - shown.values, axis=1)
+    scores["explain with a tolerance of a quarter of the median bound: errors within bounds"] = float(
+        (error <= shown.error_bound + 1e-12).mean()
+    )
+    scores["explain with a tolerance: evaluations per row"] = shown.evaluations / len(held)
+    print(f"{name}, seed {seed}: {scores}", flush=True)
+    return scores, explainer.costs_["total_evaluations"], seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--pool", type=int, default=1_000)
     parser.add_argument("--only", nargs="*", default=list(DATA))
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    jobs = [(name, seed, arguments.pool) for name in arguments.only for seed in arguments.seeds]
+    with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
+        done = dict(zip(jobs, pool.map(one, jobs, chunksize=1), strict=True))
     records = []
     for name in arguments.only:
-        make, budget = DATA[name]
-        game, rows = make()
-        found, evaluations, seconds = [], [], []
-        for seed in arguments.seeds:
-            order = np.random.default_rng(seed).permutation(len(rows))
-            held, training = take(rows, order[: arguments.pool]), take(rows, order[arguments.pool :])
-            started = perf_counter()
-            explainer = cortx.CoRTX("quick", seed=seed, unseen="ignore")
-            explainer.fit(game, training, budget=budget, progress=False)
-            seconds.append(perf_counter() - started)
-            evaluations.append(explainer.costs_["total_evaluations"])
-            labels = cortx.shapley(game, held, "exact", views=0, progress=False)
-            scores = study(rounds_of(explainer, labels))
-            # And with the calibration of the fit itself, through `explain`.
-            plain = explainer.explain(held, confidence=CONFIDENCE)
-            tolerance = float(np.median(plain.error_bound)) / 4
-            shown = explainer.explain(held, confidence=CONFIDENCE, tolerance=tolerance)
-            error = np.linalg.norm(labels.values - shown.values, axis=1)
-            scores["explain with a tolerance of a quarter of the median bound: errors within bounds"] = float(
-                (error <= shown.error_bound + 1e-12).mean()
-            )
-            scores["explain with a tolerance: evaluations per row"] = shown.evaluations / len(held)
-            found.append(scores)
-            print(f"{name}, seed {seed}: {scores}", flush=True)
+        found, evaluations, seconds = zip(*(done[name, seed, arguments.pool] for seed in arguments.seeds), strict=True)
         for metric in found[0]:
             records.append(
                 record(
@@ -172,7 +181,7 @@ def main() -> None:
                     calibration_rows=CALIBRATION, fresh_rows=arguments.pool - CALIBRATION,
                 )
             )  # fmt: skip
-    write("refined", records)
+    write("refined", records, arguments.out)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Lease:
     ) -> None:
         self._done.set()
         try:
-            if self._is_ours():
+            if not self._is_anothers():
                 self.path.unlink(missing_ok=True)
             if self._made:
                 self.folder.rmdir()
@@ -83,12 +83,23 @@ class Lease:
             opened = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except FileExistsError:
             return False
-        with os.fdopen(opened, "w") as file:
-            file.write(json.dumps(self._owner))
+        try:
+            with os.fdopen(opened, "w") as file:
+                file.write(json.dumps(self._owner))
+        except BaseException:
+            self.path.unlink(missing_ok=True)  # an empty lease would block the folder until it is stale
+            raise
         return True
 
     def _is_ours(self) -> bool:
         return _owner_of(self.path).get("token") == self._owner["token"]
+
+    def _is_anothers(self) -> bool:
+        """Whether somebody else's lease lies there; of one that cannot be read, what is known of ours counts."""
+        try:
+            return not self._is_ours()
+        except OSError:
+            return self._lost
 
     def _renew(self) -> None:
         while not self._done.wait(SECONDS_RENEWED):
@@ -103,6 +114,8 @@ class Lease:
     def _remove_dead(self) -> None:
         """Removes the lease of a dead run, or raises because the other run lives."""
         other = _owner_of(self.path)
+        if not self.path.exists():
+            return  # it ended meanwhile
         if self._lives(other):
             raise StorageError(_held_words(self.folder, other))
         # Of all who see the same dead owner, one may remove its lease: else the second would remove the first's.
@@ -141,7 +154,7 @@ def _owner_of(path: Path) -> dict[str, Any]:
     """What a lease says; nothing while it is being written, or if there is none."""
     try:
         owner = json.loads(read_whole(path, MOST))
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return owner if isinstance(owner, dict) else {}
 

@@ -49,6 +49,7 @@ def local_path(value: str | os.PathLike[str], what: str = "the path") -> Path:
         host, _, path = text[len("file:") :].removeprefix("//").partition("/")
         if host in ("", "localhost"):
             return Path(url2pathname(f"/{path}"))
+    text = re.sub(r"^(\w[\w+.-]*):/+", r"\1://", text)  # pathlib makes one slash of two
     raise InputError(
         f"{what} is {text!r}, an address; give a local path (also as file:///...), and copy what lies there, or mount "
         "it"

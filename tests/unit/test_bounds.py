@@ -14,7 +14,7 @@ from tests.conftest import make_model, make_tiny_recipe
 import cortx
 from cortx.errors import InputError
 from cortx.explainer.labels import label_facts, pack_labels, unpack_labels
-from cortx.explainer.refine import Refinable, round_scores
+from cortx.explainer.refine import Predicted, Refinable, refine, round_scores
 
 N_COLUMNS = 6
 
@@ -257,6 +257,23 @@ def test_rounds_are_calibrated_and_saved(wide_pool: tuple[cortx.CoRTX, cortx.Exp
     again = loaded.explain(fresh, tolerance=tolerance)
     np.testing.assert_array_equal(again.error_bound, shown.error_bound)
     np.testing.assert_array_equal(again.values, shown.values)
+
+
+@pytest.mark.parametrize("row_budget", [10, 33_000, 40_000])
+def test_refining_a_row_costs_its_budget_at_most(row_budget: int) -> None:
+    """Fifteen players: too many pairs to draw them all, so that enumerating pays for those of the rounds again."""
+    weights = np.linspace(-1, 1, 15)
+    game = cortx.Game(lambda rows: np.tanh(rows @ weights), reference=np.zeros(15))
+    rows = game.rows(np.random.default_rng(0).normal(size=(2, 15)))
+    full, empty, ones = game.full_values(rows), game.empty_values(rows), np.ones((2, 15, 1))
+    answer = Predicted(full[:, None, :] * ones / 15, None, ones, np.ones((2, 1)), rows.active)
+    spent, factors = game.evaluations, (np.ones(1), np.ones(1))
+    some = Refinable(game, rows, full, empty, answer, 0)
+    _, bounds = refine(
+        some, answer.bounds(*factors), factors, 2_048, tolerance=1e-12, row_budget=row_budget, show=False
+    )
+    assert (game.evaluations - spent) / 2 <= row_budget
+    assert (bounds.error == 0).all() == (row_budget == 40_000)
 
 
 def test_an_older_calibration_refines_nothing() -> None:

@@ -224,3 +224,12 @@ def test_distances_seen_through_noise_are_not_underestimated(distance: float) ->
     assert (farthest < distance).mean() <= risk
     radius = noise_radius(errors, risk)
     assert (np.linalg.norm(errors * rng.normal(size=errors.shape), axis=1) > radius).mean() <= risk
+
+
+def test_the_unit_of_weights_does_not_matter() -> None:
+    scores = np.arange(1.0, 101.0)[:, None]
+    plain = Calibration(scores, scores, 0.0, np.zeros(1), 0)
+    for unit in (1e-12, 1.0, 1e12):
+        made = Calibration(scores, scores, 0.0, np.zeros(1), 0, weights=np.full(100, unit), fresh=unit)
+        assert made.factors(0.9)[0] == plain.factors(0.9)[0]
+        assert made.effective_rows == 100

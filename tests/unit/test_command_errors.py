@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from tests.compat.samples import frame
@@ -87,6 +88,28 @@ def test_errors_name_options(
 def words_of(command: str, text: str) -> str:
     group = typer.main.get_command(app)
     return in_options(text, options_of(group.commands[command], group))  # type: ignore[attr-defined, arg-type]
+
+
+def test_errors_about_rows_keep_their_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made of several parts, of which the number of the row is one."""
+    monkeypatch.chdir(folder)
+    rows = frame().assign(member=lambda rows: rows["member"].astype(str))
+    rows.assign(age=np.where(np.arange(len(rows)) == 3, np.inf, rows["age"])).to_csv("wild.csv", index=False)
+    done = CliRunner().invoke(app, ["explain", str(ONE), "wild.csv", "--model", MODEL, "--out", "why.csv"])
+    assert isinstance(done.exception, CortxError)
+    assert "row 3" in str(done.exception)
+
+
+def test_hints_are_said_in_options(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    codes = frame().assign(age=lambda rows: rows["age"] % 5, member=lambda rows: rows["member"].astype(str))
+    codes.to_csv("codes.csv", index=False)
+    command = ["fit", MODEL, "codes.csv", "--out", "x.cortx", "--budget", "100"]
+    said, silent = (CliRunner().invoke(app, [*command, *more]).stderr for more in ([], ["--categorical", "none"]))
+    assert "hint: " in said
+    assert "--categorical none says so" in said
+    assert "categorical=" not in said
+    assert "hint: " not in silent
 
 
 def test_arguments_become_the_options_of_the_command() -> None:

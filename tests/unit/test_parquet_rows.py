@@ -376,7 +376,7 @@ def test_a_terminal_shows_the_cost_and_a_share_of_nothing_has_no_bounds(
     labelled: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, labels = labelled
-    recipe = make_tiny_recipe(steps=10)
+    recipe = make_tiny_recipe(steps=10, most_rows=100)  # fewer than the table has: it is read as a stream
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     explainer = fit_folder(
         Listening(), table, tmp_path / "e.cortx", labels=labels, recipe=recipe, calibration_share=0, progress=False
@@ -388,6 +388,13 @@ def test_a_terminal_shows_the_cost_and_a_share_of_nothing_has_no_bounds(
     assert 0.8 * most < explainer.costs_["pretraining"]["evaluations"] <= most
     assert explainer.fitted.calibration is None
     assert "--calibration-share" in out
+    # A table that pre-training takes as a whole is read into memory, and asked about once.
+    small = fit_folder(
+        Listening(), table, tmp_path / "small.cortx", labels=labels, recipe=make_tiny_recipe(steps=10),
+        calibration_share=0, progress=False,
+    )  # fmt: skip
+    assert "model evaluations at most" not in capsys.readouterr().err
+    assert small.costs_["total_evaluations"] < most / 2
     with pytest.raises(InputError, match="--calibration-share 0"):
         fit_folder(Listening(), table, tmp_path / "e.cortx", labels=labels, recipe=recipe, calibration_share=0.001)
 

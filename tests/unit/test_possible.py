@@ -17,9 +17,10 @@ from tests.conftest import make_model, make_tiny_recipe
 
 import cortx
 import cortx.portable
-from cortx.errors import StrangeRows
+from cortx.errors import InputError, StrangeRows
 from cortx.explainer import onnx_export
 from cortx.explainer.possible import possible_bounds, possible_values
+from cortx.explainer.reading import given_outputs
 
 FIRST = Path(__file__).parents[1] / "compat" / "first_version"
 
@@ -231,3 +232,11 @@ def test_folders_without_ranges_say_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         portable.explain(frame, np.zeros(2))
+
+
+def test_given_outputs_must_be_probabilities_where_these_are_explained() -> None:
+    for outputs in ([0.2, 1.5], [-0.4, 0.5]):
+        with pytest.raises(InputError, match="between 0 and 1"):
+            given_outputs(outputs, (2, 1), "probability")
+    np.testing.assert_array_equal(given_outputs([0.0, 1.0 + 1e-6], (2, 1), "probability")[:, 0], [0.0, 1.0 + 1e-6])
+    assert given_outputs([-3.0, 7.0], (2, 1), "log-odds").tolist() == [[-3.0], [7.0]]

@@ -358,3 +358,16 @@ def test_two_fits_side_by_side_take_little_longer_than_their_share() -> None:
     ratio = found["2 fits side by side", "ratio to one alone, median"]
     assert ratio["value"] <= 2.5
     assert "default threads" in ratio["setting"]
+
+
+@pytest.mark.parametrize("kind", ["rows", "bands"])
+@pytest.mark.parametrize("start", ["tanh network", "boosted trees", "Census target"])
+def test_bounds_of_refined_rows(start: str, kind: str) -> None:
+    """All rounds jointly over re-drawn calibration splits, and wherever a tolerance makes rows stop."""
+    found = {r["metric"]: r for r in load("refined") if r["setting"].startswith(start)}
+    jointly = found[f"all rounds jointly, {kind}"]
+    assert len(jointly["seeds"]) >= 3
+    assert 0.88 <= jointly["value"] <= 0.93
+    stops = [r for name, r in found.items() if name.startswith("at the stop") and name.endswith(kind)]
+    assert len(stops) == 3
+    assert min(r["value"] for r in stops) >= 0.88

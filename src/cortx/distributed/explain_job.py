@@ -67,6 +67,7 @@ class OpenExplainer:
             from cortx.explainer.artifact import load
 
             explainer = load(self.explainer, None if self.model is None else self.model.load(), device=self.device)
+            explainer.set_params(threads=None)  # workers share the machine; the number saved is another machine's
             while len(_OPEN) >= MOST_OPEN:
                 _OPEN.pop(next(iter(_OPEN)))
             # The model is kept beside: while it lives, nothing else has its id.

@@ -94,7 +94,7 @@ def label(
     output: Output = "auto",
     target: int | str | None = None,
     players: Groups | None = None,
-    categorical: Iterable[str | int] = (),
+    categorical: Iterable[str | int] | None = None,
     columns: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     frame: str | None = None,
@@ -143,7 +143,17 @@ def label(
     named = NamedModel.of(model)
     if named is None:
         raise InputError("label needs a model; give it, or its name 'package.module:object'")
-    asked = _Asked(named, plain(data), reference, background, output, target, players, tuple(categorical), frame)
+    asked = _Asked(
+        named,
+        plain(data),
+        reference,
+        background,
+        output,
+        target,
+        players,
+        None if categorical is None else tuple(categorical),
+        frame,
+    )
     path = folder_path(folder)
     if not (path / MANIFEST).exists():
         refuse_foreign(path)
@@ -248,7 +258,7 @@ class _Asked:
     output: Output
     target: int | str | None
     players: Groups | None
-    categorical: tuple[str | int, ...]
+    categorical: tuple[str | int, ...] | None
     frame: str | None
 
     @property
@@ -354,7 +364,7 @@ def _kept_absent(asked: _Asked, kept: LabelFolder, names: list[str]) -> tuple[di
 def _mean(asked: _Asked, sample: Sample, names: list[str]) -> Table:
     """The mean and mode of the data, one row: every row of the sample counts as often as the data has it."""
     rows = _first(asked, sample, names, REFERENCE_ROWS)
-    table = read_table(rows, categorical=asked.categorical, what="the data")
+    table = read_table(rows, categorical=asked.categorical or (), what="the data")
     return Table(reference_row(table, sample.copies[: len(table)]), table.schema)
 
 

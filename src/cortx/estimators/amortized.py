@@ -272,6 +272,11 @@ class Refinement:
         self._asked = np.zeros(len(block.rows), dtype=np.int64)
         self._start, self._scales = _zero_sum_prior(block)
 
+    @property
+    def nested(self) -> bool:
+        """Whether the draws hold all pairs, so that enumerating a row goes on from them."""
+        return bool(2 * self._pairs.shape[1] == self._all)
+
     def estimate(self, index: npt.NDArray[np.int64], n_values: int) -> Estimate:
         """Values and posterior deviations of rows `index`, (rows, n, outputs), after `n_values` values v(S) of each.
 

@@ -139,7 +139,13 @@ def _params_json(explainer: CoRTX, *, images: bool) -> dict[str, Any]:
     params = explainer.get_params()
     recipe = get_recipe(explainer.recipe, images=images).to_json()
     named = explainer.recipe if isinstance(explainer.recipe, str) else None
-    return {**params, "heads": list(explainer.heads), "seed": int(explainer.seed), "recipe": [named, recipe]}
+    return {
+        **params,
+        "heads": list(explainer.heads),
+        "seed": int(explainer.seed),
+        "device": str(explainer.device),
+        "recipe": [named, recipe],
+    }
 
 
 def _params(manifest: dict[str, Any], fitted: Recipe, *, images: bool) -> dict[str, Any]:
@@ -150,8 +156,7 @@ def _params(manifest: dict[str, Any], fitted: Recipe, *, images: bool) -> dict[s
     else:
         named, content = given["recipe"]
         recipe = Recipe.from_json(content)
-        # The recipe of that name may have changed since; then its content counts.
-        if named is not None and get_recipe(named, images=images) == recipe:
+        if _is_still(named, recipe, images=images):
             recipe = named
     return {
         "recipe": recipe,
@@ -162,6 +167,14 @@ def _params(manifest: dict[str, Any], fitted: Recipe, *, images: bool) -> dict[s
         "device": str(given["device"]),
         "threads": given.get("threads"),
     }
+
+
+def _is_still(name: str | None, recipe: Recipe, *, images: bool) -> bool:
+    """Whether the recipe of that name is still this one; it may have changed since, or be gone: then content counts."""
+    try:
+        return name is not None and get_recipe(name, images=images) == recipe  # type: ignore[arg-type]
+    except InputError:
+        return False
 
 
 def _calibration_facts(calibration: Calibration | None) -> dict[str, Any] | None:

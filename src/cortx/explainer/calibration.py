@@ -69,7 +69,7 @@ class Calibration:
     @property
     def effective_rows(self) -> int:
         """As many equally weighted rows would pin the bounds down as well."""
-        return len(self) if self.weights is None else max(1, math.floor(self.mass.sum() / self.fresh))
+        return len(self) if self.weights is None else max(1, math.floor(self.mass.sum() / self.fresh + 1e-9))
 
     @property
     def most_confident(self) -> float:
@@ -102,7 +102,7 @@ class Calibration:
         order = np.argsort(scores, axis=0, kind="stable")
         below = np.cumsum(self.mass[order], axis=0)  # (rows, outputs)
         # The small number keeps 0.9 * 10 from becoming 9.000000000000002.
-        enough = below >= needed - 1e-9 * max(1.0, self.fresh)
+        enough = below >= needed - 1e-9 * self.fresh
         place = np.where(enough.any(axis=0), enough.argmax(axis=0), len(self) - 1)
         return np.asarray(np.take_along_axis(scores, order, axis=0)[place, np.arange(scores.shape[1])])
 

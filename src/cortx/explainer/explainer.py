@@ -84,7 +84,8 @@ class CoRTX:
     threads:
         Threads that fitting and explaining use; by default CORTX_THREADS, or else as many as there are CPUs (affinity,
         the container's quota), at most OMP_NUM_THREADS and what ``torch.set_num_threads`` says, and one for work in
-        small operations, such as training on a table. Numbers differ by rounding at most. It is not saved.
+        small operations, such as training on a table. Numbers differ by rounding at most. Servers and workers
+        have their own.
     """
 
     def __init__(
@@ -246,7 +247,8 @@ class CoRTX:
             hold for rows like these, so take recent ones: new rows give new bounds. Rows of the training table count
             as unseen if the fit was told to `leave_out` them. `Explanation.weights` say how many rows each stands for.
         row_budget:
-            Model evaluations for each row of a table; by default what labels of a fit cost.
+            Model evaluations for the label of each row of a table; by default what labels of a fit cost. Trying
+            refinement on the rows comes on top: up to 2,048 values of each, or a quarter of those of a sampled label.
         """
         fitted, game = self.fitted, self._game
         if game is None:

@@ -282,7 +282,9 @@ def calibrate_network(
         labels.weights, labels.frequent,
     )  # fmt: skip
     if most is None:
-        label_values = labels.evaluations / (len(labels) * game.evaluations_per_value)
+        # Labels of frequent rows were paid for as training labels.
+        paid = len(labels) if labels.frequent is None else max(1, int((~labels.frequent).sum()))
+        label_values = labels.evaluations / (paid * game.evaluations_per_value)
         most = longest_round(label_values, exact=labels.exact is not None and bool(labels.exact.all()))
     some = Refinable(game, game.rows(labels.data), labels.outputs, empty, predicted, seed)
     rounds = RoundScores(*round_scores(some, labels.values, errors, most), most)

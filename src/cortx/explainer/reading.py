@@ -142,6 +142,10 @@ def check_players(column_player: npt.NDArray[Any], n_players: int, schema: Schem
         raise ValueError(f"columns belong to players beyond the {n_players} that have names")
 
 
+ROUNDING = 1e-4
+"""Probabilities may be beyond 0 and 1 by this much, as those of models in reduced precision are."""
+
+
 def given_outputs(outputs: Any, shape: tuple[int, int], what: str, argument: str = "outputs") -> Array:
     """Outputs that came with rows, as (rows, outputs) float64; `what` they are is for the message."""
     known = np.ascontiguousarray(outputs, dtype=np.float64)
@@ -157,6 +161,11 @@ def given_outputs(outputs: Any, shape: tuple[int, int], what: str, argument: str
                 f"{argument}= holds numbers beyond {LARGEST_OUTPUT:g}, which cannot be explained; rescale them"
             )
         raise InputError(f"{argument}= holds NaN or infinity")
+    if what == "probability" and len(known) and not (known.min() >= -ROUNDING and known.max() <= 1 + ROUNDING):
+        raise InputError(
+            f"{argument}= holds numbers from {known.min():.4g} to {known.max():.4g}, but the explainer explains "
+            "probabilities, between 0 and 1; give what the game's model returned for these rows"
+        )
     return known
 
 

@@ -151,7 +151,8 @@ def refine(
         for index, refinement in some.blocks(waiting, most):
             n = refinement.block.n_players
             sizes = [size for size in round_sizes(n, most) if size <= affordable]
-            if enumerable(n, affordable):
+            again = 0 if refinement.nested else max(sizes, default=0)  # what enumerating would pay for twice
+            if enumerable(n, affordable - again):
                 sizes.append(coalition_count(n))
             left = np.arange(len(index))
             for size in sizes:

@@ -33,6 +33,7 @@ from cortx.interfaces.options import (
     ThreadsOption,
     WorkersOption,
     log_to_stderr,
+    read_categorical,
     read_device,
     read_groups,
     read_target,
@@ -209,6 +210,11 @@ def fit(
                 "--reference": None if reference == "table" else reference,
                 "--output": None if output == "auto" else output}  # fmt: skip
         given = [option for option, value in told.items() if value]
+        if budget:
+            raise InputError(
+                f"--budget is for labels that are made here; those in {labels_from} are paid for, and the log says "
+                "what pre-training asks of the model; leave it out"
+            )
         if given:
             raise InputError(f"{given[0]} is decided by the labels in {labels_from}; leave it out")
         from cortx.interfaces.fit_folder import fit_folder
@@ -229,7 +235,7 @@ def fit(
     from cortx.explainer.explainer import CoRTX
 
     game = _game(loaded, rows, reference, background, drop or [], output=output, target=read_target(target),
-                 groups=groups, categorical=categorical, frame=frame)  # fmt: skip
+                 groups=groups, categorical=read_categorical(categorical), frame=frame)  # fmt: skip
     explainer = CoRTX(recipe, heads=chosen, unseen=unseen, seed=seed, threads=threads, device=place)
     if labels is None and sys.stderr.isatty():  # elsewhere the log has it
         typer.echo(str(explainer.plan(game, rows, budget)), err=True)

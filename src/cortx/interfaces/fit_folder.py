@@ -11,6 +11,7 @@ import typer
 from cortx.errors import InputError
 from cortx.interfaces.show import show_fit
 from cortx.named import load_model
+from cortx.tables import Schema
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
@@ -37,8 +38,9 @@ def fit_folder(
 
     What is explained (reference, output, class, groups) is what the labels are of. A share of the labels (15%),
     decided by their rows, makes the bounds, and these rows teach nothing, wherever they stand in the folder; with
-    `calibration_share` 0 all labels teach, and there are no bounds. On a terminal it says what pre-training may cost
-    before it is paid. Under torchrun all processes train together, and the first one saves and reports.
+    `calibration_share` 0 all labels teach, and there are no bounds. A table of no more rows than pre-training takes is
+    read into memory, which costs far fewer model evaluations; of a larger one, on a terminal, it says what pre-training
+    may cost before it is paid. Under torchrun all processes train together, and the first one saves and reports.
     """
     from cortx.distributed.parquet_rows import BUFFER_ROWS, ParquetRows
     from cortx.explainer.explainer import CoRTX
@@ -62,15 +64,17 @@ def fit_folder(
             "without bounds (--calibration-share 0)"
         )
     explainer = CoRTX(recipe, heads=heads, unseen=unseen, seed=seed, device=device, threads=threads)
+    small = len(rows) <= explainer.resolved_recipe().pretrain.most_rows
+    table = rows.sample(len(rows), seed, game.schema.names) if small and isinstance(game.schema, Schema) else rows
     with processes(device) as together:
-        if together.first and sys.stderr.isatty():  # elsewhere the log has it
+        if together.first and not small and sys.stderr.isatty():  # elsewhere the log has it
             typer.echo(stream_words(game, len(rows), explainer.resolved_recipe()), err=True)
-        explainer.fit(game, rows, labels=learned, leave_out=kept_aside, checkpoint=checkpoint, progress=progress)
+        explainer.fit(game, table, labels=learned, leave_out=kept_aside, checkpoint=checkpoint, progress=progress)
         if together.first:
             explainer.save(out)  # a calibration that is refused must not cost the training
             if kept_aside is not None:
                 # A category that only these rows have is one that the explainer refuses.
-                table = read_like(kept_aside.data, explainer.fitted.spec.schema, "the labels")
-                explainer.calibrate(kept_aside[explainer.seen.explainable(table)]).save(out)
+                read = read_like(kept_aside.data, explainer.fitted.spec.schema, "the labels")
+                explainer.calibrate(kept_aside[explainer.seen.explainable(read)]).save(out)
             show_fit(explainer, Path(out), learned.data, n_rows=len(rows))
     return explainer

@@ -23,6 +23,7 @@ from cortx.interfaces.options import (
     TargetOption,
     WorkersOption,
     log_to_stderr,
+    read_categorical,
     read_groups,
     read_target,
 )
@@ -105,7 +106,7 @@ def label(
 
     report = label_table(
         model, data, out, budget=budget, rows=rows, **absent, output=output, target=read_target(target), players=groups,
-        categorical=categorical or (), drop=dropped, frame=frame, seed=seed, engine=made,
+        categorical=read_categorical(categorical), drop=dropped, frame=frame, seed=seed, engine=made,
         announce=_say if sys.stderr.isatty() else None,
     )  # fmt: skip
     typer.echo(str(report), err=True)

@@ -38,7 +38,10 @@ GroupOption = Annotated[
 ]
 CategoricalOption = Annotated[
     list[str] | None,
-    typer.Option(help="A numeric column that holds categories. Repeat for more.", show_default=False),
+    typer.Option(
+        help="A numeric column that holds categories. Repeat for more; 'none' says that there are none.",
+        show_default=False,
+    ),
 ]
 DropOption = Annotated[
     list[str] | None,
@@ -147,3 +150,8 @@ def log_to_stderr() -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+
+def read_categorical(names: list[str] | None) -> list[str] | None:
+    """What --categorical says: columns, none of them (an empty list), or nothing (None)."""
+    return [] if names == ["none"] else names or None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
 
-from cortx.errors import CortxError
+from cortx.errors import CortxError, CortxWarning
 
 ALIASES = {
     "categorical": "--categorical",
@@ -19,6 +21,13 @@ ALIASES = {
     "slices": "--slice",
 }
 """Arguments whose options go by another name, or by one that means something else."""
+PYTHON = {
+    "CoRTX(unseen='ignore')": "cortx fit --unseen ignore",
+    "explainer.evaluate(X)": "cortx evaluate",
+    "categorical=[...]": "--categorical",
+    "categorical=()": "--categorical none",
+}
+"""What is written otherwise for a command."""
 
 # Not in quotes, paths or longer names: those are the user's own words.
 ARGUMENT = re.compile(r"(?<![\w\"'/=.-])([A-Za-z]\w*)=(\.\.\.)?(?=(.?))", re.DOTALL)
@@ -28,11 +37,31 @@ class Group(TyperGroup):
     """Commands whose errors name options."""
 
     def invoke(self, ctx: Any) -> Any:
+        with warnings.catch_warnings():
+            self._show_hints(ctx)
+            return self._invoke(ctx)
+
+    def _show_hints(self, ctx: Any) -> None:
+        """Our own warnings are shown in one line, in the words of the command line and without a line of code."""
+        show = warnings.showwarning
+
+        def shown(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, CortxWarning):
+                show(message, category, *where, **more)
+                return
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            typer.echo(f"hint: {in_options(str(message), options_of(command, self))}", err=True)
+
+        warnings.showwarning = shown
+
+    def _invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except CortxError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            error.args = (in_options(str(error), options_of(command, self)),)
+            options = options_of(command, self)
+            # Part by part: an error may be made of several (`RowError`).
+            error.args = tuple(in_options(part, options) if isinstance(part, str) else part for part in error.args)
             raise
 
 
@@ -67,4 +96,6 @@ def in_options(text: str, options: dict[str, str]) -> str:
         # A value that follows stands apart from its option.
         return options[name] + (" " if not dots and (after.isalnum() or after in "'\"[({-") and after else "")
 
+    for call, instead in PYTHON.items():
+        text = text.replace(call, instead)
     return ARGUMENT.sub(written, text)

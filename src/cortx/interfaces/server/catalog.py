@@ -311,7 +311,7 @@ def load_version(
     from cortx.interfaces.server.describe import describe, output_names
 
     version = manifest_version(folder)
-    explainer = load(folder, model, device="cpu")
+    explainer = load(folder, model, device="cpu").set_params(threads=None)  # --threads counts, not what a fit was given
     module = None if explainer.game is None else getattr(explainer.game.model, "module", None)
     if module is not None:
         module.eval()  # batches and the audit ask from threads of their own, and must not switch modes under each other
