@@ -443,7 +443,7 @@ class Game:
 
     def count(self, evaluations: int) -> None:
         """Counts evaluations of the model before they are made; whoever calls the model itself calls this first."""
-        ledgers = [ledger for ledger in self._ledgers if ledger.thread == get_ident()]
+        ledgers = [ledger for ledger in tuple(self._ledgers) if ledger.thread == get_ident()]
         for ledger in ledgers:  # all of them, before any counts
             ledger.check(evaluations)
         for ledger in ledgers:
