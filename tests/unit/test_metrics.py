@@ -289,7 +289,8 @@ def test_drops_of_a_named_explanation() -> None:
 def test_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     now = [0.0]
-    monkeypatch.setattr("cortx.metrics.throughput.time.perf_counter", lambda: now[0])
+    module = sys.modules["cortx.metrics.throughput"]  # the function of that name hides it
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
 
     def slow_explain(X: Any) -> None:
         calls.append(len(X))

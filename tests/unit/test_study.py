@@ -616,4 +616,5 @@ def test_labels_are_part_of_the_price(method: str, small: Problem, brief: Contex
     labels = cortx.shapley(small.game, small.x_train[index], "exact", progress=False)
     assert result["evaluations"] >= labels.evaluations
     if method == "supervised-mse":
-        assert result["evaluations"] == pytest.approx(labels.evaluations + len(small.x_train), abs=2)
+        probes = 32  # rows by whose outputs the model is recognised
+        assert result["evaluations"] == pytest.approx(labels.evaluations + len(small.x_train) + probes, abs=2)
