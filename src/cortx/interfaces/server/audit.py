@@ -24,7 +24,8 @@ Array = npt.NDArray[np.float64]
 
 MOST_WAITING = 64
 """Rows that may wait for the audit; further ones are dropped."""
-EXIT_SECONDS = 5.0
+EXIT_SECONDS = 1.0
+"""What a label in the making is waited for at exit, for each model: linger, drain and this fit into half a minute."""
 
 
 class Auditor:
