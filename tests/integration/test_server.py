@@ -428,10 +428,14 @@ def test_bad_bodies_are_refused_and_the_next_is_served(world: World, client: htt
 
 
 def test_the_worst_outputs_that_are_taken_are_explained(world: World, client: httpx.Client) -> None:
-    body = {"records": [world.record()], "outputs": [[1e30, -1e30, 1e30]]}
+    for impossible in (1e30, -0.2, 1.2):  # the model gives probabilities
+        body = {"records": [world.record()], "outputs": [[impossible, 0.5, 0.5]]}
+        assert client.post("/explain", json=body).status_code == 400
+    body = {"records": [world.record()], "outputs": [[1.0, 0.0, 1.0]]}
     item = client.post("/explain", json=body).json()["explanations"][0]
     for name, output in zip(item["prediction"], body["outputs"][0], strict=True):
-        assert sum(item["attributions"][name].values()) == pytest.approx(output)
+        total = item["base_values"][name] + sum(item["attributions"][name].values())
+        assert total == pytest.approx(output, abs=1e-6)
         assert all(None not in pair for pair in item["bounds"][name].values())
 
 

@@ -146,6 +146,11 @@ ROUNDING = 1e-4
 """Probabilities may be beyond 0 and 1 by this much, as those of models in reduced precision are."""
 
 
+def output_range(output: str) -> tuple[float, float]:
+    """What outputs of this kind may be given as: the least and the most."""
+    return (-ROUNDING, 1 + ROUNDING) if output == "probability" else (-LARGEST_OUTPUT, LARGEST_OUTPUT)
+
+
 def given_outputs(outputs: Any, shape: tuple[int, int], what: str, argument: str = "outputs") -> Array:
     """Outputs that came with rows, as (rows, outputs) float64; `what` they are is for the message."""
     known = np.ascontiguousarray(outputs, dtype=np.float64)
@@ -161,7 +166,8 @@ def given_outputs(outputs: Any, shape: tuple[int, int], what: str, argument: str
                 f"{argument}= holds numbers beyond {LARGEST_OUTPUT:g}, which cannot be explained; rescale them"
             )
         raise InputError(f"{argument}= holds NaN or infinity")
-    if what == "probability" and len(known) and not (known.min() >= -ROUNDING and known.max() <= 1 + ROUNDING):
+    least, most = output_range(what)
+    if len(known) and not (known.min() >= least and known.max() <= most):
         raise InputError(
             f"{argument}= holds numbers from {known.min():.4g} to {known.max():.4g}, but the explainer explains "
             "probabilities, between 0 and 1; give what the game's model returned for these rows"

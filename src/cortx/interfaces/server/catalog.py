@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cortx.errors import ArtifactError, FingerprintError, InputError
+from cortx.explainer.reading import output_range
 from cortx.images import Images, ImageSchema
 from cortx.interfaces.server.answers import Arrays, Names
 from cortx.interfaces.server.batcher import Batcher
@@ -61,6 +62,11 @@ class Version:
     @property
     def n_outputs(self) -> int:
         return len(self.names.outputs)
+
+    @property
+    def output_range(self) -> tuple[float, float]:
+        """What outputs in a request may be, the least and the most."""
+        return output_range(self.explainer.fitted.spec.output)
 
     @property
     def computes(self) -> bool:

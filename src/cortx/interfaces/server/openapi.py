@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from cortx.explainer.reading import LARGEST_OUTPUT
 from cortx.interfaces.server.catalog import Catalog, Version
 from cortx.interfaces.server.protocol_v2 import DTYPES, LARGEST_AXIS, MOST_AXES, inputs_of, outputs_of
 from cortx.interfaces.server.records import ColumnReader, ImageReader, RecordReader
@@ -187,7 +186,8 @@ def _wishes(version: Version, settings: Settings) -> dict[str, Schema]:
 
 
 def _outputs_given(version: Version, settings: Settings) -> Schema:
-    number: Schema = {"type": "number", "minimum": -LARGEST_OUTPUT, "maximum": LARGEST_OUTPUT}
+    least, largest = version.output_range
+    number: Schema = {"type": "number", "minimum": least, "maximum": largest}
     most = settings.max_rows
     choices = [_list(_list(number, version.n_outputs, version.n_outputs), 1, most), {"type": "null"}]
     if version.n_outputs == 1:

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from cortx.explainer.reading import LARGEST_OUTPUT
 from cortx.interfaces.server.answers import Arrays
 from cortx.interfaces.server.catalog import Version
 from cortx.interfaces.server.http import JSON, SAFE, Header, HttpError, header, kind_of, parse_object
-from cortx.interfaces.server.records import ColumnReader, ImageReader, RecordReader, Rows, too_large
+from cortx.interfaces.server.records import ColumnReader, ImageReader, RecordReader, Rows, beyond
 from cortx.interfaces.server.requests import UNASKED, check_count, make_work
 from cortx.interfaces.server.work import Work
 from cortx.version import __version__
@@ -130,8 +129,9 @@ def read_infer(version: Version, body: bytes, headers: Iterable[Header], max_row
                 f"[{len(rows)}, {version.n_outputs}]",
             )  # fmt: skip
         known = outputs.astype(np.float64)
-        if not (np.abs(known) <= LARGEST_OUTPUT).all():  # NaN is not either
-            raise too_large("the tensor 'outputs'")
+        least, most = version.output_range
+        if not ((known >= least) & (known <= most)).all():  # NaN is not either
+            raise beyond("the tensor 'outputs'", version.output_range)
     work = make_work(version, "arrays", rows, known, parameters.get("confidence", UNASKED))
     return work, _asked(version, request, parameters)
 

@@ -326,8 +326,10 @@ def make_reader(schema: Schema | ImageSchema, features: Any, unseen: str) -> Rea
     return RecordReader(schema, [frozenset(values) for values in known], missing, unseen)
 
 
-def read_outputs(outputs: Any, n_rows: int, n_outputs: int) -> Matrix:
-    """The model's outputs that a request brings, (rows, outputs)."""
+def read_outputs(
+    outputs: Any, n_rows: int, n_outputs: int, allowed: tuple[float, float] = (-LARGEST_OUTPUT, LARGEST_OUTPUT)
+) -> Matrix:
+    """The model's outputs that a request brings, (rows, outputs), each from the least to the most that is allowed."""
     if not isinstance(outputs, list):
         raise HttpError(400, f"'outputs' must be a list, got {kind_of(outputs)}")
     numbers: list[Any] = outputs
@@ -339,14 +341,14 @@ def read_outputs(outputs: Any, n_rows: int, n_outputs: int) -> Matrix:
         raise HttpError(
             400, f"'outputs' must hold numbers of shape [{n_rows}, {n_outputs}]: the model's output for each row"
         )
-    if not -LARGEST_OUTPUT <= min(numbers) <= max(numbers) <= LARGEST_OUTPUT:
-        raise too_large("'outputs'")
+    if not allowed[0] <= min(numbers) <= max(numbers) <= allowed[1]:
+        raise beyond("'outputs'", allowed)
     return np.array(numbers, dtype=np.float64).reshape(n_rows, n_outputs)
 
 
-def too_large(what: str) -> HttpError:
-    """The refusal of outputs that the explainer cannot compute with."""
-    return HttpError(400, f"{what} must hold numbers between -{LARGEST_OUTPUT:g} and {LARGEST_OUTPUT:g}")
+def beyond(what: str, allowed: tuple[float, float]) -> HttpError:
+    """The refusal of outputs that the model cannot have given, or the explainer cannot compute with."""
+    return HttpError(400, f"{what} must hold numbers between {allowed[0]:g} and {allowed[1]:g}")
 
 
 def _key(value: Any) -> Key:

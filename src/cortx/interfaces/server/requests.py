@@ -52,7 +52,7 @@ def check_count(items: Any, max_rows: int) -> None:
 
 def _work(version: Version, rows: Rows, data: dict[str, Any]) -> Work:
     outputs = data.get("outputs")
-    known = None if outputs is None else read_outputs(outputs, len(rows), version.n_outputs)
+    known = None if outputs is None else read_outputs(outputs, len(rows), version.n_outputs, version.output_range)
     return make_work(
         version, "explanations", rows, known, data.get("confidence", UNASKED),
         Wish(_top(data.get("top", 3)), _output(version, data.get("output"))),
