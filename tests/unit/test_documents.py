@@ -216,3 +216,30 @@ def test_the_published_checkpoints_in_the_decisions() -> None:
         f"checkpoints give {found['rank_accuracy']:.3f} and {found['rank_accuracy_ranking_head']:.3f} (",
         f"gives about {rerun['rank_accuracy']:.2f} and {rerun['rank_accuracy_ranking_head']:.3f}",
     )
+
+
+def test_the_audit_in_the_docs() -> None:
+    honest = [r for r in records("audit") if r["metric"] == "share of honest streams that alarm"]
+    streams, alarms = sum(r["streams"] for r in honest), sum(round(r["value"] * r["streams"]) for r in honest)
+
+    def seen(rows: str, share: int) -> str:
+        """Audited rows until the alarm, right at the start, after 2,000 and after 20,000 good ones."""
+        after = (
+            f"after {good} good rows 90% bounds fail for {share}%; {rows} calibration rows" for good in (0, 2000, 20000)
+        )
+        return " / ".join(f"{value('audit', setting=setting):.0f}" for setting in after)
+
+    stands(
+        "docs/serving.md",
+        f"{alarms} of the {streams:,} honest streams alarmed",
+        *(
+            f"| {int(rows):,} | {' | '.join(seen(rows, share) for share in (40, 50, 70, 90))} |"
+            for rows in ("100", "200", "1000")
+        ),
+    )
+
+
+def test_images_in_the_readme() -> None:
+    ours = value("paper-cifar10", method="cortx", metric="cosine over seeds")
+    theirs = value("paper-cifar10", method="fastshap", metric="cosine")
+    stands("README.md", f"(cosine {ours:.2f} on CIFAR-10, mean of three seeds; FastSHAP's {theirs:.2f})")
