@@ -243,3 +243,47 @@ def test_images_in_the_readme() -> None:
     ours = value("paper-cifar10", method="cortx", metric="cosine over seeds")
     theirs = value("paper-cifar10", method="fastshap", metric="cosine")
     stands("README.md", f"(cosine {ours:.2f} on CIFAR-10, mean of three seeds; FastSHAP's {theirs:.2f})")
+
+
+def test_the_load_in_the_docs() -> None:
+    loop = "census, 13 columns, one row a request, 64 connections, closed loop"
+    routes = {
+        "bare echo": "bare echo",
+        "/explain": "`/explain`: bounds and three reasons",
+        "/explain without bounds": "without bounds",
+        "/explain without reasons": "without reasons",
+        "/explain with neither": "with neither",
+        "V1 :explain": "V1 `:explain`",
+        "V1 :predict": "V1 `:predict`",
+        "V2 infer": "V2 `infer` (JSON)",
+    }
+
+    def line(method: str) -> str:
+        rate = one("serving", setting=loop, method=method, metric="requests per second")
+        of_echo = one("serving", setting=loop, method=method, metric="requests per second / of the bare echo")["median"]
+        low, middle, high = (
+            f"{round(number, -2):,.0f}" for number in (min(rate["per_second"]), rate["median"], max(rate["per_second"]))
+        )
+        share = "1" if of_echo == 1 else f"{of_echo:.2f}"
+        micro = int(rate["busy_microseconds"] + 0.5)
+        return f"| {routes[method]} | {middle} ({low} to {high}) | {share} | {micro} us |"
+
+    def seconds(metric: str, load: str) -> dict[str, Any]:
+        setting = f"census, 13 columns, one row a request, {load}"
+        return one("serving", method="/explain", metric=f"seconds, {metric}", setting=setting)
+
+    alone, busy = "1 connection, closed loop", "70% of the full rate, open loop, independent clients"
+    minute = one("serving", setting=f"{loop}, 60 s", metric="errors other than 429")
+    full = one("serving", setting=f"{loop}, --max-queue 16", metric="errors other than 429")
+    tail = seconds("99th percentile", busy)
+    stands(
+        "docs/serving.md",
+        *(line(method) for method in routes),
+        f"median {1e3 * seconds('median', alone)['median']:.2f} ms, p99 "
+        f"{1e3 * seconds('99th percentile', alone)['median']:.1f} ms",
+        f"median {1e3 * seconds('median', busy)['median']:.1f} ms, p99 {1e3 * tail['median']:.0f} ms",
+        f"{tail['unloaded_medians']:.0f} x the unloaded median",
+        f"{minute['statuses']['200']:,} answers, no error; memory {minute['resident_mib'][5]:.1f} MiB",
+        f"{round(full['answered_per_second'], -2):,.0f} answers and "
+        f"{round(full['refused_per_second'], -2):,.0f} refusals",
+    )
