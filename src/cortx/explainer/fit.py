@@ -42,6 +42,7 @@ from cortx.games.ledger import Ledger
 from cortx.images import described, read_like
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.tables import Schema
+from cortx.threads import work
 from cortx.training.axioms import exact_total
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.finetune import LabelSet
@@ -171,10 +172,11 @@ def _fitted(
     `checks` are evaluations that were spent on checks before.
     """
     rows, together = material.rows, request.together
-    learned = learn(
-        game, material, request.recipe, request.heads,
-        seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show, together=together,
-    )  # fmt: skip
+    with work(large=game.of_images):
+        learned = learn(
+            game, material, request.recipe, request.heads,
+            seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show, together=together,
+        )  # fmt: skip
     calibration, spent = None, game.evaluations
     if material.calibration is not None:
         calibration = calibrate_network(

@@ -62,21 +62,6 @@ def learn(
     together: Processes = ALONE,
 ) -> Learned:
     """Pre-trains the encoder, trains the heads, and learns where the network errs."""
-    with work(large=game.of_images):
-        return _learn(game, material, recipe, heads, seed, device, checkpoint, show, together)
-
-
-def _learn(
-    game: Game,
-    material: Material,
-    recipe: Recipe,
-    heads: tuple[str, ...],
-    seed: int,
-    device: str,
-    checkpoint: Checkpoint,
-    show: bool | None,
-    together: Processes,
-) -> Learned:
     network, schema = _network(game, material, recipe, heads, seed)
     settle(network, device)
     if isinstance(network, ImageNetwork) and material.stream is not None:
@@ -224,9 +209,9 @@ def trial(game: Game, material: Material, recipe: Recipe, *, seed: int, device: 
         pretrain=replace(recipe.pretrain, steps=0),
         attribution=replace(recipe.attribution, steps=max(1, recipe.attribution.steps // 3), tune_encoder=True),
     )
-    learned = learn(
-        game, material, short, ("attribution",), seed=seed, device=device, checkpoint=Checkpoint(None, ""), show=show
-    )
+    unkept = Checkpoint(None, "")
+    with work(large=game.of_images):
+        learned = learn(game, material, short, ("attribution",), seed=seed, device=device, checkpoint=unkept, show=show)
     with torch.no_grad():
         values = learned.network(learned.validation.codes, learned.validation.total).values
     distance = l2_distance(values.double().cpu().numpy(), learned.validation.labels.double().cpu().numpy())
