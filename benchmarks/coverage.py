@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import cortx
-from benchmarks.records import record, write
+from benchmarks.records import over_seeds, write
 from cortx.explainer.calibration import calibrate
 from cortx.paper.census import data_folder
 
@@ -230,15 +230,11 @@ def main() -> None:
             scores["mean l2 over the labels' norm"] = float(error.mean() / np.linalg.norm(pool.truth, axis=1).mean())
             found.append(scores)
             print(f"{name}, seed {seed}: {scores}", flush=True)
-        for metric in found[0]:
-            records.append(
-                record(
-                    "coverage", f"{name}, {CONFIDENCE:.0%}, {SPLITS} splits", "cortx quick", metric,
-                    [scores[metric] for scores in found], seeds=arguments.seeds,
-                    evaluations=float(np.mean(evaluations)), seconds=float(np.mean(seconds)),
-                    calibration_rows=CALIBRATION, fresh_rows=arguments.pool - CALIBRATION,
-                )
-            )  # fmt: skip
+        records += over_seeds(
+            "coverage", f"{name}, {CONFIDENCE:.0%}, {SPLITS} splits", "cortx quick", found, seeds=arguments.seeds,
+            evaluations=float(np.mean(evaluations)), seconds=float(np.mean(seconds)),
+            calibration_rows=CALIBRATION, fresh_rows=arguments.pool - CALIBRATION,
+        )  # fmt: skip
     write("coverage", records)
 
 

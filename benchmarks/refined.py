@@ -23,7 +23,7 @@ import torch
 import cortx
 from benchmarks.budgets import game_of
 from benchmarks.coverage import CALIBRATION, CONFIDENCE, SPLITS, hours
-from benchmarks.records import RESULTS, record, write
+from benchmarks.records import RESULTS, over_seeds, write
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.refine import LONGEST_ROUND, Refinable, round_sizes, row_deviation
 
@@ -172,15 +172,11 @@ def main() -> None:
     records = []
     for name in arguments.only:
         found, evaluations, seconds = zip(*(done[name, seed, arguments.pool] for seed in arguments.seeds), strict=True)
-        for metric in found[0]:
-            records.append(
-                record(
-                    "refined", f"{name}, {CONFIDENCE:.0%}, {SPLITS} splits", "cortx quick", metric,
-                    [scores[metric] for scores in found], seeds=arguments.seeds,
-                    evaluations=float(np.mean(evaluations)), seconds=float(np.mean(seconds)),
-                    calibration_rows=CALIBRATION, fresh_rows=arguments.pool - CALIBRATION,
-                )
-            )  # fmt: skip
+        records += over_seeds(
+            "refined", f"{name}, {CONFIDENCE:.0%}, {SPLITS} splits", "cortx quick", found, seeds=arguments.seeds,
+            evaluations=float(np.mean(evaluations)), seconds=float(np.mean(seconds)),
+            calibration_rows=CALIBRATION, fresh_rows=arguments.pool - CALIBRATION,
+        )  # fmt: skip
     write("refined", records, arguments.out)
 
 
