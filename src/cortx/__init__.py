@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cortx.explainer.artifact import load as load
     from cortx.explainer.explainer import CoRTX as CoRTX
     from cortx.explanation import Explanation as Explanation
+    from cortx.games.calls import Calls as Calls
     from cortx.games.game import Game as Game
     from cortx.games.players import Patches as Patches
     from cortx.games.players import Segments as Segments
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # Public name -> where it lives; imported on first use, so that `cortx --help` never waits for torch.
 _LAZY = {
+    "Calls": "cortx.games.calls:Calls",
     "CoRTX": "cortx.explainer.explainer:CoRTX",
     "CortxError": "cortx.errors:CortxError",
     "Explanation": "cortx.explanation:Explanation",
@@ -54,6 +56,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "Calls",
     "CoRTX",
     "CortxError",
     "Explanation",

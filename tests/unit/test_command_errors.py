@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import typer
-from tests.compat.samples import frame
+from tests.compat.samples import frame, score
 from typer.testing import CliRunner
 
-from cortx.errors import CortxError
+from cortx.errors import CortxError, InputError
+from cortx.explainer.label_folder import LabelFolder
+from cortx.games.calls import Calls
 from cortx.interfaces.cli import app
 from cortx.interfaces.wording import in_options, options_of
 
@@ -49,6 +53,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ((*FIT, "--output", "probability"), "probability"),
         ((*FIT, "--calibration-share", "0.1"), "--labels-from"),
         ((*FIT, "--labels-from", str(FIRST / "labels"), "--budget", "9"), "--budget"),
+        ((*FIT, "--calls-per-second", "0"), "--calls-per-second must be more than 0"),
+        ((*FIT, "--calls", "0"), "--calls"),
+        ((*EVALUATE, "--model", MODEL, "--call-timeout", "0"), "--call-timeout"),
         ((*EXPLAIN, "--model", MODEL, "--confidence", "0.9999"), "--confidence 0.9999 needs more"),
         ((*EXPLAIN, "--confidence", "0.9"), "--outputs, or load the explainer with --model"),
         ((*EXPLAIN, "--tolerance", "0.1"), "--tolerance refines rows with the model"),
@@ -117,9 +124,86 @@ def test_arguments_become_the_options_of_the_command() -> None:
     assert words_of("evaluate", "load it with model=...") == "load it with --model"
     assert words_of("fit", "load it with model=...") == "load it with MODEL"
     assert words_of("fit", "drop=['a', 'b'] and row_budget=1,000;") == "--drop ['a', 'b'] and --row-budget 1,000;"
+    assert words_of("fit", "once; Calls(retries=...) repeats") == "once; --retries repeats"
     assert words_of("explain", "needs explainer=: any; views= are others") == "needs EXPLAINER: any; views are others"
 
 
 @pytest.mark.parametrize("text", ["got 'budget=3'", 'got "labels=..."', "rows in in/labels=3/budget=4/x", "x.model=3"])
 def test_the_users_own_words_stay(text: str) -> None:
     assert words_of("fit", text) == text
+
+
+# Calls ------------------------------------------------------------------------------------------------------------
+
+SLOW = (
+    "--calls",
+    "3",
+    "--rows-per-call",
+    "7",
+    "--calls-per-second",
+    "1000000",
+    "--retries",
+    "2",
+    "--call-timeout",
+    "60",
+)
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the calls of `MODEL`, of which the second one fails."""
+    sizes: list[int] = []
+
+    def asked(table: Any) -> np.ndarray:
+        sizes.append(len(table))
+        if len(sizes) == 2:
+            raise ConnectionError("try again")
+        return score(table)
+
+    monkeypatch.setattr("tests.compat.samples.score", asked)
+    monkeypatch.setattr("cortx.games.calls.Calls.delay", lambda calls, repetition, uniform: 0.0)
+    return sizes
+
+
+def test_evaluate_calls_a_slow_model_as_told(folder: Path, flaky: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    command = ["evaluate", str(ONE), "rows.csv", "--model", MODEL, "--rows", "9", "--row-budget", "20"]
+    slow = CliRunner().invoke(app, [*command, *SLOW, "--json", "slow.json"], catch_exceptions=False)
+    assert slow.exit_code == 0
+    assert max(flaky) == 7
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    CliRunner().invoke(app, [*command, "--json", "fast.json"], catch_exceptions=False)
+    told, other = (json.loads(Path(name).read_text()) for name in ("slow.json", "fast.json"))
+    assert told["worst_rows"] == other["worst_rows"]
+    assert told["model"]["same"]
+
+
+def test_label_calls_a_slow_model_as_told(folder: Path, flaky: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    command = ["label", "--model", MODEL, "--data", "parts", "--budget", "900", "--workers", "0"]
+    done = CliRunner().invoke(app, [*command, *SLOW, "--out", "slow"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert max(flaky) == 7
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    CliRunner().invoke(app, [*command, "--out", "fast"], catch_exceptions=False)
+    slow, fast = (LabelFolder.open(name).read() for name in ("slow", "fast"))
+    np.testing.assert_allclose(slow.values, fast.values, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [SLOW, ("--retries", "2"), ()])
+def test_fit_calls_a_slow_model_as_told(
+    folder: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    seen: list[Calls | None] = []
+
+    def fit(explainer: Any, game: Any, *args: Any, **named: Any) -> Any:
+        seen.append(game.calls)
+        raise InputError("enough")
+
+    monkeypatch.setattr("cortx.explainer.explainer.CoRTX.fit", fit)
+    CliRunner().invoke(app, [*FIT, *options])
+    told = Calls(workers=3, batch=7, per_second=1e6, retries=2, timeout=60)
+    assert seen == [{SLOW: told, (): None}.get(options, Calls(retries=2))]

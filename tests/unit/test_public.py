@@ -21,6 +21,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 def test_the_public_names_are_pinned() -> None:
     assert sorted(cortx.__all__) == [
+        "Calls",
         "CoRTX",
         "CortxError",
         "Explanation",

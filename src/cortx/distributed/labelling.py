@@ -36,6 +36,7 @@ from cortx.explainer.label_folder import (
 from cortx.explainer.label_part import LabelPart
 from cortx.explanation import take_rows
 from cortx.games import Game, GameSpec
+from cortx.games.calls import Calls
 from cortx.games.game import table_of
 from cortx.games.models import Output
 from cortx.games.players import Groups, make_players
@@ -52,6 +53,8 @@ MOST_BATCH_ROWS = 1_024
 MOST_BATCH_EVALUATIONS = 2_000_000
 """About: what a kill may cost each worker. To a fast model it is a second's work, so that what a task itself costs is
 little."""
+SLOW_BATCH = 5_000
+"""The same for a model that is called as a slow one."""
 BATCHES_EACH = 8
 """Batches for each worker at least, so that none waits long for the last."""
 SECONDS_TO_APPEAR = 15.0
@@ -102,6 +105,7 @@ def label(
     engine: Engine | None = None,
     progress: bool | None = None,
     announce: Callable[[str], None] | None = None,
+    calls: Calls | None = None,
 ) -> LabelReport:
     """Labels rows of a table with Shapley values, and keeps them in a folder: ``fit(game, X, labels=folder)``.
 
@@ -135,6 +139,8 @@ def label(
         Who does the work; by default all cores of this machine.
     announce:
         Is given the plan in words before anything is spent; the log has it anyway.
+    calls:
+        For a slow or remote model, as for `Game`: the calls of each worker, but for `per_second`, which they share.
     """
     started = perf_counter()
     _check_numbers(budget=budget, rows=rows)
@@ -153,6 +159,7 @@ def label(
         players,
         None if categorical is None else tuple(categorical),
         frame,
+        calls,
     )
     path = folder_path(folder)
     if not (path / MANIFEST).exists():
@@ -197,7 +204,7 @@ def _label_into(
     least = 0 if asked.given or kept else REFERENCE_ROWS
     wanted = max(rows or 0, most_rows(budget, n_players), len(paid), least)
     sample = choose_rows(source, names, wanted, seed, show=progress)
-    game = _new_game(model, asked, sample, names) if kept is None else kept.game(model)
+    game = _new_game(model, asked, sample, names) if kept is None else kept.game(model, calls=asked.calls)
     schema = game.schema
     assert isinstance(schema, Schema)
     sample = frequent_first(sample)
@@ -219,8 +226,8 @@ def _label_into(
 
         engine = LocalEngine()
     copies = views_per_row(game, plan.rows, views_in_memory(game.n_players, len(store.spec.base_values), plan.rows))
-    job = LabelJob(str(path), asked.model, copies, seed)
-    tasks = _tasks(plan, sample, engine.workers)
+    job = LabelJob(str(path), asked.model, copies, seed, _share(asked.calls, engine.workers))
+    tasks = _tasks(plan, sample, engine.workers, slow=asked.calls is not None)
     totals = Totals()
     try:
         if tasks:
@@ -260,6 +267,7 @@ class _Asked:
     players: Groups | None
     categorical: tuple[str | int, ...] | None
     frame: str | None
+    calls: Calls | None
 
     @property
     def given(self) -> bool:
@@ -327,14 +335,14 @@ def _new_game(model: Any, asked: _Asked, sample: Sample, names: list[str]) -> Ga
     spec = _spec(draft, sample, asked.default_frame)
     assert isinstance(spec.schema, Schema)
     rows = Game.from_spec(model, spec).rows(as_given(sample.rows.slice(0, PROBED_ROWS), spec.schema))
-    return Game.from_spec(model, replace(spec, schema=table_of(rows, "label").schema))
+    return Game.from_spec(model, replace(spec, schema=table_of(rows, "label").schema), calls=asked.calls)
 
 
 def _draft(model: Any, asked: _Asked, absent: dict[str, Any], frame: str | None, some: Any) -> Game:
     """The game of these settings; `some` rows say at once which columns do not fit, and teach "zero" its columns."""
     game = Game(
         model, **absent, output=asked.output, target=asked.target, players=asked.players,
-        categorical=asked.categorical, frame=frame,
+        categorical=asked.categorical, frame=frame, calls=asked.calls,
     )  # fmt: skip
     if game.of_images:
         raise InputError("labels in a folder are of tables; fit images with a budget instead")
@@ -425,9 +433,17 @@ def _spec(draft: Game, sample: Sample, frame: str | None) -> GameSpec:
     )
 
 
-def _tasks(plan: LabelPlan, sample: Sample, workers: int) -> list[Task]:
+def _share(calls: Calls | None, workers: int) -> Calls | None:
+    """The calls of one of so many workers."""
+    if calls is None or calls.per_second is None:
+        return calls
+    return replace(calls, per_second=calls.per_second / max(1, workers))
+
+
+def _tasks(plan: LabelPlan, sample: Sample, workers: int, *, slow: bool = False) -> list[Task]:
     """Batches of rows that get the same round and budget: so many evaluations each that a kill costs little."""
-    size = max(1, min(MOST_BATCH_EVALUATIONS, plan.total // (BATCHES_EACH * max(1, workers))))
+    most = SLOW_BATCH if slow else MOST_BATCH_EVALUATIONS
+    size = max(1, min(most, plan.total // (BATCHES_EACH * max(1, workers))))
     pieces: list[tuple[int, int, npt.NDArray[np.int64], int]] = []
     for ask in plan.asks:
         before = np.cumsum(ask.costs) - ask.costs
@@ -491,6 +507,7 @@ class LabelJob:
     model: NamedModel
     views: int
     seed: int
+    calls: Calls | None = None
 
     def open(self, device: str) -> Work:
         host = socket.gethostname()
@@ -501,7 +518,7 @@ class LabelJob:
                 f"the worker on {host} does not see the folder of labels ({error}); it must lie on a file system that "
                 "all machines share"
             ) from error
-        game = Game.from_spec(_on(self.model.load(), device), store.spec, known_base=True)
+        game = Game.from_spec(_on(self.model.load(), device), store.spec, known_base=True, calls=self.calls)
         store.check_model(game, f" of the worker on {host}")
         return lambda task: self._label(store, game, task)
 

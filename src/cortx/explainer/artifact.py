@@ -21,6 +21,7 @@ from cortx.explainer.game_json import GAME_ARRAYS, game_arrays, game_facts, game
 from cortx.explainer.generations import EXPLAINER
 from cortx.explainer.profile import Profile
 from cortx.games import Game, GameSpec
+from cortx.games.calls import Calls
 from cortx.games.players import ImagePlayers
 from cortx.images import ImageSchema
 from cortx.storage import local_path
@@ -46,10 +47,11 @@ def save(explainer: CoRTX, folder: str | Path) -> Path:
     return EXPLAINER.write(target, save_tensors(_tensors(fitted)), _manifest(explainer, fitted))
 
 
-def load(folder: str | Path, model: Any = None, *, device: str | None = None) -> CoRTX:
+def load(folder: str | Path, model: Any = None, *, device: str | None = None, calls: Calls | None = None) -> CoRTX:
     """Reads a saved explainer. With `model`, it is attached if it is the one the explainer was fitted for.
 
     `device` is where it explains; by default where it did when it was saved, if torch can compute there, else "cpu".
+    `calls` says how a slow or remote model is called, as for `Game`.
     Raises `ArtifactError` for a missing, foreign or damaged folder and `FingerprintError` for another model.
     """
     from cortx.explainer.explainer import CoRTX, can_use, usable_device
@@ -87,7 +89,7 @@ def load(folder: str | Path, model: Any = None, *, device: str | None = None) ->
     )
     game = None
     if model is not None:
-        game = Game.from_spec(model, spec)
+        game = Game.from_spec(model, spec, calls=calls)
         _check_model(game, fitted, path)
     explainer._attach(fitted, game)
     return explainer if device == "cpu" else explainer.to(device)

@@ -29,6 +29,7 @@ from cortx.explainer.label_part import COLUMNS, LabelPart, arrow
 from cortx.explainer.store import in_order_of_rows, merged
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, GameSpec
+from cortx.games.calls import Calls
 from cortx.seeding import mix, stream_seed
 from cortx.storage import MOST_JSON, TEMPORARY, local_path, read_whole, remove_unfinished, write_whole
 from cortx.tables import Schema, write_table
@@ -190,9 +191,9 @@ class LabelFolder:
         assert isinstance(self.spec.schema, Schema)
         return self.spec.schema
 
-    def game(self, model: Any, memory_budget: int | None = None) -> Game:
+    def game(self, model: Any, memory_budget: int | None = None, calls: Calls | None = None) -> Game:
         """The labels' game, with its model again; another model is refused. Nothing of this is counted."""
-        game = Game.from_spec(model, self.spec, memory_budget, known_base=True)
+        game = Game.from_spec(model, self.spec, memory_budget, known_base=True, calls=calls)
         self.check_model(game)
         return game
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from threading import get_ident
@@ -16,8 +16,9 @@ import torch
 
 from cortx.errors import CategoricalHint, InputError, ModelError
 from cortx.games.absent import OWN, check_image_reference, fixed_image, own_image
+from cortx.games.calls import Caller, Calls, Pieces
 from cortx.games.ledger import Ledger
-from cortx.games.models import Model, Output, Precision, adapt
+from cortx.games.models import AsyncModel, Model, Output, Precision, adapt, checked
 from cortx.games.players import Groups, ImagePlayers, Patches, Players, Segments, coalition_words, make_players
 from cortx.images import Images, ImageSchema, read_images
 from cortx.tables import (
@@ -110,7 +111,7 @@ class Game:
     ----------
     model:
         A torch module, a scikit-learn estimator or Pipeline, an XGBoost or LightGBM model, the path of an ONNX
-        file, or a function from a table (of the kind you give) to numbers.
+        file, or a function from a table (of the kind you give) to numbers, which may be ``async def``.
     reference:
         A table, which becomes *one* row: its mean, and the mode of categorical columns. Or a single row, or ``"zero"``.
         v(S) costs one evaluation. This is not the average over rows that users of shap know: see `background`. Images:
@@ -138,6 +139,10 @@ class Game:
     precision:
         ``"float16"`` or ``"bfloat16"``: a torch module on a GPU is run in reduced precision (autocast), which is
         several times as fast; by default as its weights are.
+    calls:
+        For a slow, remote or paid model: `cortx.Calls`, how many rows a call has, how many calls are under way at a
+        time and begin a second, and how often one that fails is repeated. ``async def`` functions get ``Calls()``; any
+        other model is by default called from the caller's thread, one call at a time, with as many rows as suit it.
     """
 
     def __init__(
@@ -153,6 +158,7 @@ class Game:
         frame: str | None = None,
         memory_budget: int | None = None,
         precision: Precision = None,
+        calls: Calls | None = None,
     ) -> None:
         self._layout = players if isinstance(players, (Patches, Segments)) else None
         if isinstance(categorical, str):
@@ -178,6 +184,8 @@ class Game:
         if memory_budget is not None and memory_budget < MIB:
             raise InputError(f"memory_budget is in bytes and at least {MIB}, got {memory_budget}")
         self.model: Model = adapt(model, output, precision)
+        self.calls = _calls_of(self.model, calls)
+        self._caller = None if self.calls is None else Caller(self.calls)
         self._asked_memory = memory_budget
         large = self._layout is not None and self.device.type != "cpu"
         self.memory_budget = int(memory_budget or (4096 * MIB if large else 64 * MIB))
@@ -451,6 +459,11 @@ class Game:
         self.evaluations += evaluations
 
     @property
+    def repeated_calls(self) -> int:
+        """Calls of the model that failed and were repeated (`Calls.retries`); `evaluations` has their rows once."""
+        return 0 if self._caller is None else self._caller.repeated
+
+    @property
     def knows_base_values(self) -> bool:
         """Whether v(none) was paid for already."""
         return "base_values" in self.__dict__
@@ -487,6 +500,12 @@ class Game:
             spent += self.evaluations_per_value * k
         result = np.empty((len(rows), k, self.n_outputs))
         chunk = self._chunk
+        if self._caller is not None:
+            per_row = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:]))
+            for pairs in _slices(len(rows) * k, chunk):
+                row_of, column_of = np.divmod(np.arange(pairs.start, pairs.stop), k)
+                result[row_of, column_of] = self._pair_values(rows, row_of, per_row[row_of, column_of])
+            return result
         for row_part in _slices(len(rows), max(1, chunk // k)):
             matrix = rows.table.matrix[row_part]
             for k_part in _slices(k, chunk):
@@ -511,10 +530,87 @@ class Game:
         column_of = order[row_of, column_of]
         result = np.empty((len(row_of), self.n_outputs))
         for part in _slices(len(row_of), self._chunk):
-            matrix = rows.table.matrix[row_of[part]]
-            masks = coalitions[row_of[part], column_of[part]][:, None, :]
-            result[part] = self._masked(matrix, masks, rows.table.schema)[:, 0]
+            result[part] = self._pair_values(rows, row_of[part], coalitions[row_of[part], column_of[part]])
         return result[inverse]
+
+    def _pair_values(self, rows: Rows, row_of: IntArray, coalitions: BoolArray) -> Array:
+        """The values of `answered`, (pairs, outputs), for at most one chunk of pairs."""
+        result = np.empty((len(row_of), self.n_outputs))
+        with closing(self.answered(rows, row_of, coalitions)) as answered:
+            for arrived in answered:
+                for part, values in arrived:
+                    result[part] = values
+        return result
+
+    def answered(self, rows: Rows, row_of: IntArray, coalitions: BoolArray) -> Generator[list[tuple[slice, Array]]]:
+        """v(S) of pairs, row ``row_of[i]`` with coalition i of (pairs, players), as the model answers.
+
+        Yields what has arrived since: slices of the pairs, and their values (pairs of the slice, outputs). With `calls`
+        a slice is what one call pays for, in any order; else it is a chunk. Close the generator to end calls under way.
+        """
+        if self._caller is None or self.of_images:
+            for part in _slices(len(row_of), self._chunk):
+                matrix, masks = rows.table.matrix[row_of[part]], coalitions[part]
+                with work(large=self.model.large):
+                    values = self._masked(matrix, masks[:, None, :], rows.table.schema)
+                yield [(part, values[:, 0])]
+            return
+        pieces = Pieces.of(len(row_of), len(self.absent), self._caller.calls.batch)
+        present = self.players.columns
+        batches = (
+            np.where(present(coalitions[pair]), rows.table.matrix[row_of[pair]], self.absent[absent])
+            for pair, absent in pieces.batches()
+        )
+        waiting: dict[int, dict[int, Array]] = {}
+        with closing(self._side_by_side(batches, rows.table.schema)) as calls:
+            for arrived in calls:
+                finished = []
+                for number, outputs in arrived:
+                    piece, position = divmod(number, pieces.calls)
+                    parts = waiting.setdefault(piece, {})
+                    parts[position] = outputs
+                    if len(parts) == pieces.calls:
+                        del waiting[piece]
+                        whole = np.concatenate([parts[i] for i in range(pieces.calls)])
+                        finished.append((pieces.part(piece), pieces.mean(whole)))
+                if finished:
+                    yield finished
+
+    def _side_by_side(self, batches: Iterator[Any], schema: Schema | ImageSchema) -> Generator[list[tuple[int, Array]]]:
+        """The model's outputs for encoded batches, with their numbers, as the calls return."""
+        caller, model = self._caller, self.model
+        assert caller is not None
+        if model.tensor and isinstance(schema, Schema):
+            self._need_numbers(schema)
+
+        def counted() -> Iterator[Any]:
+            for batch in batches:
+                self.count(len(batch))  # in the thread of the ledgers, when the call is about to begin
+                yield batch
+
+        def ask(batch: Any) -> Array:
+            # A copy: the model may change its input and then fail.
+            return checked(model.outputs(self._as_input(batch.copy(), schema)), len(batch))
+
+        with work(large=model.large), model.held():
+            asked = caller.answers(
+                ask, counted(), unasked=lambda batch: self.count(-len(batch)), cancel=model.cancel,
+                timed=isinstance(model, AsyncModel),
+            )  # fmt: skip
+            with closing(asked):
+                for arrived in asked:
+                    yield [(number, self._select(outputs)) for number, outputs in arrived]
+
+    def _all_side_by_side(self, matrix: Any, schema: Schema | ImageSchema) -> Array:
+        """The model's outputs for one encoded matrix, (rows, outputs), in calls of `Calls.batch` rows."""
+        assert self._caller is not None
+        parts = list(_slices(len(matrix), self._caller.calls.batch))
+        found: list[Any] = [None] * len(parts)
+        with closing(self._side_by_side((matrix[part] for part in parts), schema)) as calls:
+            for arrived in calls:
+                for number, outputs in arrived:
+                    found[number] = outputs
+        return np.concatenate(found)
 
     @_on_its_threads
     def values_of(self, matrix: torch.Tensor, coalitions: torch.Tensor, *, check: bool = True) -> torch.Tensor:
@@ -544,6 +640,9 @@ class Game:
     def _predict_images(self, matrix: torch.Tensor, schema: ImageSchema, *, check: bool = True) -> torch.Tensor:
         """The model on flat images, (n, outputs) float32 on its device; every evaluation is counted here."""
         n = len(matrix)
+        if self._caller is not None:
+            found = self._all_side_by_side(matrix.cpu().numpy(), schema)
+            return torch.from_numpy(found).to(self.device, torch.float32)
         images = matrix.reshape(n, *schema.shape)
         self.count(n)
         if not self.model.tensor:
@@ -580,17 +679,23 @@ class Game:
         """The model on encoded rows, (rows, outputs); every evaluation is counted here."""
         if isinstance(schema, ImageSchema):
             return self._predict_images(torch.from_numpy(matrix).to(self.device), schema).double().cpu().numpy()
+        if self._caller is not None:
+            return self._all_side_by_side(matrix.numpy() if isinstance(matrix, torch.Tensor) else matrix, schema)
         n_rows = int(matrix.shape[0])
-        batch: Any
-        if self.model.tensor:
-            self._need_numbers(schema)
-            batch = torch.as_tensor(matrix).to(self.model.device, self.model.dtype)
-        else:
-            numbers = matrix.numpy() if isinstance(matrix, torch.Tensor) else matrix
-            batch = write_table(numbers, self._model_schema(schema))
+        batch = self._as_input(matrix, schema)
         self.count(n_rows)
         outputs: Array = self._select(self.model(batch, n_rows))
         return outputs
+
+    def _as_input(self, matrix: Any, schema: Schema | ImageSchema) -> Any:
+        """Encoded rows as the model takes them: a tensor on its device, the caller's kind of table, or images."""
+        if isinstance(schema, ImageSchema):
+            images = matrix.reshape(len(matrix), *schema.shape)
+            return torch.from_numpy(images).to(self.device) if self.model.tensor else images
+        if self.model.tensor:
+            self._need_numbers(schema)
+            return torch.as_tensor(matrix).to(self.model.device, self.model.dtype)
+        return write_table(matrix.numpy() if isinstance(matrix, torch.Tensor) else matrix, self._model_schema(schema))
 
     def _need_numbers(self, schema: Schema) -> None:
         coded = [column.name for column in schema.columns if column.coded]
@@ -666,17 +771,23 @@ class Game:
 
     @classmethod
     def from_spec(
-        cls, model: Any, spec: GameSpec, memory_budget: int | None = None, *, known_base: bool = False
+        cls,
+        model: Any,
+        spec: GameSpec,
+        memory_budget: int | None = None,
+        *,
+        known_base: bool = False,
+        calls: Calls | None = None,
     ) -> Game:
         """The game of a spec, with a model again; with `known_base` the spec's base values are not asked for again."""
         of_images = isinstance(spec.schema, ImageSchema)
-        game = (cls._image_game if of_images else cls._table_game)(model, spec, memory_budget)
+        game = (cls._image_game if of_images else cls._table_game)(model, spec, memory_budget, calls)
         if known_base:
             game.base_values = spec.base_values
         return game
 
     @classmethod
-    def _table_game(cls, model: Any, spec: GameSpec, memory_budget: int | None) -> Game:
+    def _table_game(cls, model: Any, spec: GameSpec, memory_budget: int | None, calls: Calls | None) -> Game:
         assert isinstance(spec.schema, Schema)
         columns = enumerate(spec.players.names)
         groups = {name: np.flatnonzero(spec.players.column_player == i).tolist() for i, name in columns}
@@ -689,12 +800,13 @@ class Game:
             categorical=(),  # the schema knows them
             frame=spec.frame,
             memory_budget=memory_budget,
+            calls=calls,
         )
         game._use(Table(spec.absent, spec.schema))
         return game
 
     @classmethod
-    def _image_game(cls, model: Any, spec: GameSpec, memory_budget: int | None) -> Game:
+    def _image_game(cls, model: Any, spec: GameSpec, memory_budget: int | None, calls: Calls | None) -> Game:
         schema, players = spec.schema, spec.players
         assert isinstance(schema, ImageSchema)
         assert isinstance(players, ImagePlayers)
@@ -706,10 +818,20 @@ class Game:
             layout = Patches((height, width), channels=schema.channels, pixels=schema.pixels)
         game = cls(
             model, spec.own_reference or "zero", output=spec.output, target=spec.target, players=layout,
-            memory_budget=memory_budget, precision=spec.precision,
+            memory_budget=memory_budget, precision=spec.precision, calls=calls,
         )  # fmt: skip
         game._use(Images(spec.absent, schema))
         return game
+
+
+def _calls_of(model: Model, calls: Calls | None) -> Calls | None:
+    if calls is not None and not isinstance(calls, Calls):
+        raise InputError(f"calls must be cortx.Calls(...), such as cortx.Calls(workers=8), got {calls!r:.100}")
+    if not isinstance(model, AsyncModel):
+        return calls
+    calls = Calls() if calls is None else calls
+    model.timeout = calls.timeout
+    return calls
 
 
 def _is_own(reference: Any) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import ClippedOutputs, InputError, ModelError, need
+from cortx.games.event_loop import EventLoop
 from cortx.onnx_files import check_own_folder
 from cortx.tables import FRAMES
 from cortx.threads import torch_threads
@@ -71,7 +73,15 @@ class Model(ABC):
 
     def __call__(self, batch: Any, n_rows: int) -> Array:
         """The outputs, checked: (rows, outputs), finite."""
-        return _checked(self._ask(batch, n_rows), n_rows)
+        return checked(self._ask(batch, n_rows), n_rows)
+
+    def held(self) -> AbstractContextManager[Any]:
+        """What lasts while `outputs` is called from several threads."""
+        return nullcontext()
+
+    def cancel(self) -> None:
+        """Ends calls under way, where the model can."""
+        return
 
     def tensors(self, batch: torch.Tensor, n_rows: int) -> torch.Tensor:
         """The same as a tensor on the model's device, its numbers not looked at."""
@@ -94,7 +104,8 @@ class Model(ABC):
             ) from error
 
 
-def _checked(values: Any, n_rows: int) -> Array:
+def checked(values: Any, n_rows: int) -> Array:
+    """What a model returned for so many rows, as finite numbers, (rows, outputs)."""
     if isinstance(values, torch.Tensor):
         values = values.detach().double().cpu().numpy()
     try:
@@ -169,6 +180,9 @@ class TorchModel(Model):
         self.chunk_rows = 16 * self.pass_rows if self.device.type == "cpu" else self.pass_rows
         self.large = _is_large(module)
 
+    def held(self) -> AbstractContextManager[Any]:
+        return evaluating(self.module)  # else the first thread to end would put the others into training mode
+
     def outputs(self, batch: torch.Tensor) -> torch.Tensor:
         with evaluating(self.module), torch.inference_mode():
             logits = self._reduced(batch) if self.reduces else self._passes(batch.to(self.dtype))
@@ -223,6 +237,29 @@ class CallableModel(Model):
 
     def outputs(self, batch: Any) -> Any:
         return _from_probability(self.function(batch), self)
+
+
+class AsyncModel(CallableModel):
+    """An ``async def`` function on the caller's table; all its calls run in one event loop."""
+
+    def __init__(self, function: Any, output: Output) -> None:
+        super().__init__(function, output)
+        self.loop = EventLoop()
+        self.timeout: float | None = None
+        """Seconds after which a call is cancelled."""
+
+    def held(self) -> AbstractContextManager[Any]:
+        return self.loop.running()
+
+    def cancel(self) -> None:
+        self.loop.cancel()
+
+    def outputs(self, batch: Any) -> Any:
+        return _from_probability(self.loop.result(self.function(batch), self.timeout), self)
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _from_probability(values: Any, model: Model) -> Any:
@@ -525,7 +562,7 @@ def adapt(model: Any, output: Output, precision: Precision = None) -> Model:
     if hasattr(model, "predict"):
         return EstimatorModel(model, output)
     if callable(model):
-        return CallableModel(model, output)
+        return (AsyncModel if _is_async(model) else CallableModel)(model, output)
     raise InputError(
         f"cannot explain a {type(model).__module__}.{type(model).__qualname__}; expected a torch module, "
         "a scikit-learn estimator, an XGBoost or LightGBM model, the path of an ONNX file, "

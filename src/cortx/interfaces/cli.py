@@ -20,6 +20,10 @@ from cortx.interfaces.options import (
     AddressOption,
     App,
     BackgroundOption,
+    CallRateOption,
+    CallRowsOption,
+    CallsOption,
+    CallTimeoutOption,
     CategoricalOption,
     DeviceOption,
     DropOption,
@@ -29,10 +33,12 @@ from cortx.interfaces.options import (
     GroupOption,
     OutputName,
     OutputOption,
+    RetriesOption,
     TargetOption,
     ThreadsOption,
     WorkersOption,
     log_to_stderr,
+    read_calls,
     read_categorical,
     read_device,
     read_groups,
@@ -47,6 +53,7 @@ from cortx.storage import local_path, replace_whole
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
     from cortx.explanation import Explanation
+    from cortx.games.calls import Calls
     from cortx.games.game import Game
 
 RecipeChoice = Literal["default", "quick", "paper"]
@@ -178,6 +185,11 @@ def fit(
     ] = None,
     threads: ThreadsOption = None,
     device: DeviceOption = None,
+    calls: CallsOption = None,
+    rows_per_call: CallRowsOption = None,
+    calls_per_second: CallRateOption = None,
+    retries: RetriesOption = None,
+    call_timeout: CallTimeoutOption = None,
 ) -> None:
     """Fit an explainer for a model, and save it as a folder.
 
@@ -188,6 +200,9 @@ def fit(
     [bold]Example[/bold]
 
     cortx fit scoring:model customers.csv --drop default --budget 500000 --out credit.cortx
+
+    cortx fit remote:predict customers.csv --budget 20000 --calls 8 --calls-per-second 20 --retries 5
+    --checkpoint kept/ --out credit.cortx
 
     torchrun --nproc-per-node 8 -m cortx.interfaces.cli fit scoring:model train/ --labels-from labels/
     --out credit.cortx
@@ -201,6 +216,7 @@ def fit(
     if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks for all
         log_to_stderr()
     _check_target_folder(out)
+    how = read_calls(calls, rows_per_call, calls_per_second, retries, call_timeout)
     if reference not in ("table", "zero"):
         reference = str(local_path(reference, "--reference"))
     chosen = tuple(part.strip() for part in heads.split(","))
@@ -222,6 +238,7 @@ def fit(
         fit_folder(
             model, table, out, labels=labels_from, recipe=recipe, heads=chosen, unseen=unseen, seed=seed,
             checkpoint=checkpoint, calibration_share=calibration_share, threads=threads, device=read_device(device),
+            calls=how,
         )  # fmt: skip
         return
     if table.is_dir():
@@ -235,7 +252,7 @@ def fit(
     from cortx.explainer.explainer import CoRTX
 
     game = _game(loaded, rows, reference, background, drop or [], output=output, target=read_target(target),
-                 groups=groups, categorical=read_categorical(categorical), frame=frame)  # fmt: skip
+                 groups=groups, categorical=read_categorical(categorical), frame=frame, calls=how)  # fmt: skip
     explainer = CoRTX(recipe, heads=chosen, unseen=unseen, seed=seed, threads=threads, device=place)
     if labels is None and sys.stderr.isatty():  # elsewhere the log has it
         typer.echo(str(explainer.plan(game, rows, budget)), err=True)
@@ -461,6 +478,11 @@ def evaluate(
         bool, typer.Option("--strict", help="Leave with exit code 1 unless the verdict is 'fits'.")
     ] = False,
     device: DeviceOption = None,
+    calls: CallsOption = None,
+    rows_per_call: CallRowsOption = None,
+    calls_per_second: CallRateOption = None,
+    retries: RetriesOption = None,
+    call_timeout: CallTimeoutOption = None,
 ) -> None:
     """Measure an explainer on fresh rows, and say whether it still fits the model and the data.
 
@@ -480,7 +502,8 @@ def evaluate(
     log_to_stderr()
     # Without its model: another one is to be called out, not refused.
     loaded = load(explainer, device=device)
-    game = Game.from_spec(load_model(model), loaded.fitted.spec)
+    how = read_calls(calls, rows_per_call, calls_per_second, retries, call_timeout)
+    game = Game.from_spec(load_model(model), loaded.fitted.spec, calls=how)
     every = read_file(table)
     parts = {name: every[name].to_numpy() for name in _present(every, slices or [], "--slice", table)}
     report = loaded.evaluate(
@@ -579,6 +602,7 @@ def _game(
     groups: dict[str, list[str]] | None,
     categorical: list[str] | None,
     frame: Frame | None,
+    calls: Calls | None,
 ) -> Game:
     from cortx.games.game import Game
 
@@ -595,7 +619,9 @@ def _game(
         absent = {"reference": _without(read_file(Path(reference)), drop)}
     else:
         raise InputError(f"--reference must be 'table', 'zero' or a file, and there is no file {reference!r}")
-    return Game(model, **absent, output=output, target=target, players=groups, categorical=categorical, frame=frame)
+    return Game(
+        model, **absent, output=output, target=target, players=groups, categorical=categorical, frame=frame, calls=calls
+    )
 
 
 def _without(rows: Any, columns: list[str]) -> Any:

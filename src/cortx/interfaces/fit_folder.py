@@ -15,6 +15,7 @@ from cortx.tables import Schema
 
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
+    from cortx.games.calls import Calls
 
 
 def fit_folder(
@@ -33,6 +34,7 @@ def fit_folder(
     progress: bool | None = None,
     buffer_rows: int | None = None,
     threads: int | None = None,
+    calls: Calls | None = None,
 ) -> CoRTX:
     """Fits an explainer to the Parquet files of a folder, calibrates its bounds and saves it.
 
@@ -55,7 +57,7 @@ def fit_folder(
         raise InputError(f"the share of labels for calibration must lie between 0 and 1, got {share}")
     rows = ParquetRows(folder, buffer_rows=buffer_rows or BUFFER_ROWS)
     opened = LabelFolder.open(labels)
-    game = opened.game(load_model(model) if isinstance(model, str) else model)
+    game = opened.game(load_model(model) if isinstance(model, str) else model, calls=calls)
     learned, kept_aside = opened.split(share) if share else (opened.read(), None)
     if kept_aside is not None and len(kept_aside) < LEAST_LABELS:
         raise InputError(

@@ -13,6 +13,10 @@ from cortx.interfaces.files import read_file
 from cortx.interfaces.options import (
     AddressOption,
     BackgroundOption,
+    CallRateOption,
+    CallRowsOption,
+    CallsOption,
+    CallTimeoutOption,
     CategoricalOption,
     DropOption,
     EngineName,
@@ -20,9 +24,11 @@ from cortx.interfaces.options import (
     GpusOption,
     GroupOption,
     OutputOption,
+    RetriesOption,
     TargetOption,
     WorkersOption,
     log_to_stderr,
+    read_calls,
     read_categorical,
     read_groups,
     read_target,
@@ -81,6 +87,11 @@ def label(
     workers: WorkersOption = None,
     address: AddressOption = None,
     gpus_per_worker: GpusOption = 0.0,
+    calls: CallsOption = None,
+    rows_per_call: CallRowsOption = None,
+    calls_per_second: CallRateOption = None,
+    retries: RetriesOption = None,
+    call_timeout: CallTimeoutOption = None,
 ) -> None:
     """Label rows of a large table with Shapley values, for a fit.
 
@@ -88,6 +99,7 @@ def label(
     data, the seed and the budget alone: not on the order of the files, the engine or the number of workers. A run that
     was killed loses only the batches in flight: run the same command again, and it goes on. With a larger --budget it
     adds precision, or more rows, to the labels that are there. Labels of another model or reference are refused.
+    Calls are those of each worker; --calls-per-second is shared by all of them.
 
     [bold]Example[/bold]
 
@@ -100,13 +112,14 @@ def label(
 
     groups, dropped = read_groups(group or []), tuple(drop or ())
     absent = _absent(reference, background)
+    how = read_calls(calls, rows_per_call, calls_per_second, retries, call_timeout)
     log_to_stderr()
     made = make_engine(engine, workers=workers, address=address, gpus_per_worker=gpus_per_worker)
     from cortx.distributed.labelling import label as label_table
 
     report = label_table(
         model, data, out, budget=budget, rows=rows, **absent, output=output, target=read_target(target), players=groups,
-        categorical=read_categorical(categorical), drop=dropped, frame=frame, seed=seed, engine=made,
+        categorical=read_categorical(categorical), drop=dropped, frame=frame, seed=seed, engine=made, calls=how,
         announce=_say if sys.stderr.isatty() else None,
     )  # fmt: skip
     typer.echo(str(report), err=True)

@@ -7,13 +7,16 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.models import ArgumentInfo
 
 from cortx.errors import InputError
 from cortx.storage import is_address, local_path
+
+if TYPE_CHECKING:
+    from cortx.games.calls import Calls
 
 OutputName = Literal["auto", "probability", "log-odds", "raw"]
 Frame = Literal["numpy", "pandas", "polars", "pyarrow"]
@@ -66,6 +69,48 @@ GpusOption = Annotated[float, typer.Option(help="GPUs of each worker (local, ray
 DeviceOption = Annotated[
     str | None,
     typer.Option(help="Where the explainer computes, as torch names it: 'cpu', 'cuda', 'cuda:1'.", show_default=False),
+]
+
+
+SLOW = "Slow and remote models"
+"""The heading of their options in the help."""
+CallsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Calls of the model under way at a time, each from a thread of its own, of --rows-per-call rows. "
+        "Without any of these options the model is called once at a time, with as many rows as suit it.",
+        min=1,
+        show_default=False,
+        rich_help_panel=SLOW,
+    ),
+]
+CallRowsOption = Annotated[
+    int | None, typer.Option(help="Rows of a call, at most.", min=1, show_default="64", rich_help_panel=SLOW)
+]
+CallRateOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Calls begun a second, at most, repeated ones included.",
+        min=0.0,
+        show_default="no limit",
+        rich_help_panel=SLOW,
+    ),
+]
+RetriesOption = Annotated[
+    int | None,
+    typer.Option(
+        help="How often a call that fails is repeated, after waits that double; Retry-After headers are obeyed. "
+        "Its rows count once.",
+        min=0,
+        show_default="0",
+        rich_help_panel=SLOW,
+    ),
+]
+CallTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds after which a call counts as failed.", min=0.0, show_default="no limit", rich_help_panel=SLOW
+    ),
 ]
 
 
@@ -137,6 +182,22 @@ def read_groups(texts: list[str]) -> dict[str, list[str]] | None:
             raise InputError(f"--group {name.strip()!r} is given twice; list all its columns in one")
         groups[name.strip()] = members
     return groups or None
+
+
+def read_calls(
+    calls: int | None, rows: int | None, per_second: float | None, retries: int | None, timeout: float | None
+) -> Calls | None:
+    """--calls, --rows-per-call, --calls-per-second, --retries, --call-timeout; None if none of them is given."""
+    for option, value in (("--calls-per-second", per_second), ("--call-timeout", timeout)):
+        if value == 0:
+            raise InputError(f"{option} must be more than 0, got 0")
+    given = {"workers": calls, "batch": rows, "per_second": per_second, "retries": retries, "timeout": timeout}
+    if all(value is None for value in given.values()):
+        return None
+    from cortx.games.calls import Calls
+
+    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return Calls(**told)
 
 
 def log_to_stderr() -> None:

@@ -26,6 +26,7 @@ PYTHON = {
     "explainer.evaluate(X)": "cortx evaluate",
     "categorical=[...]": "--categorical",
     "categorical=()": "--categorical none",
+    "Calls(retries=...)": "--retries",
 }
 """What is written otherwise for a command."""
 
