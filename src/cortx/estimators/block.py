@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from cortx.errors import InputError
 from cortx.games import Game, Rows
 from cortx.seeding import row_uniforms, stream_seed, uniforms_at
 
@@ -34,16 +35,116 @@ class HasPrior(Protocol):
         """Values and scales, both (rows, players, outputs), for the caller's rows and their outputs (rows, outputs)."""
 
 
+@runtime_checkable
+class Student(Protocol):
+    """A learned copy of a game v(S) that is asked without evaluating the model."""
+
+    def values(self, rows: Rows, coalitions: BoolArray) -> Array:
+        """About v(S), (rows, k, outputs), for coalitions (k, players) of all rows, or (rows, k, players)."""
+
+    def shapley(self, rows: Rows) -> Array:
+        """The Shapley values of its own game, (rows, players, outputs), up to rounding.
+
+        What they miss is missing from every label that is corrected by the student.
+        """
+
+
+STUDENT_ASKS = 2**14
+"""Masked rows that a student is asked about at a time, at most."""
+ADDS_UP = 1e-3
+"""How far a student's Shapley values may miss its own total, as a share of all they give and take."""
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """A student's own game on some rows, which serves as a control variate: estimators see the model's game minus it.
+
+    full, empty: its values of all players and of none, (rows, outputs); shapley: (rows, players, outputs).
+    """
+
+    student: Student
+    full: Array
+    empty: Array
+    shapley: Array
+
+    @staticmethod
+    def of(student: Student, game: Game, rows: Rows) -> Control:
+        """Asks the student about the ends and its Shapley values, and checks what it says.
+
+        Rounding that keeps its values from adding up is shared out evenly. Raises `InputError` where the shapes do not
+        fit the game, players that equal the reference have a value, or values do not add up.
+        """
+        shape = (len(rows), game.n_players, game.n_outputs)
+        ends = np.stack([np.zeros_like(rows.active), rows.active], axis=1)
+        empty, full = student_values(student, game, rows, ends).transpose(1, 0, 2)
+        shapley = np.array(student.shapley(rows), dtype=np.float64)
+        if shapley.shape != shape or not np.isfinite(shapley).all():
+            raise InputError(
+                f"the student's Shapley values have shape {shapley.shape} or are not finite, expected finite numbers "
+                f"of shape {shape}: rows, players, outputs; was it made for another game?"
+            )
+        active = rows.active[..., None]
+        allowed = ADDS_UP * (np.abs(shapley).sum(axis=1) + np.abs(full - empty))  # (rows, outputs)
+        if (np.abs(np.where(active, 0.0, shapley)).sum(axis=1) > allowed).any():
+            raise InputError(
+                "the student gives a value to players that equal the reference, for whom masked rows are the same; its "
+                "values must depend on the masked row alone"
+            )
+        shapley = np.where(active, shapley, 0.0)
+        gap = full - empty - shapley.sum(axis=1)
+        if (np.abs(gap) > allowed).any():
+            raise InputError(
+                f"the student's Shapley values miss its own v(all) - v(none) by up to {np.abs(gap).max():.3g}; "
+                "shapley(rows) must give the Shapley values of values(rows, coalitions)"
+            )
+        share = gap / np.maximum(1, rows.active.sum(axis=1))[:, None]
+        return Control(student, full, empty, shapley + active * share[:, None, :])
+
+    def take(self, index: npt.NDArray[np.int64]) -> Control:
+        return Control(self.student, self.full[index], self.empty[index], self.shapley[index])
+
+
+def student_values(student: Student, game: Game, rows: Rows, coalitions: BoolArray) -> Array:
+    """What a student says of coalitions, (rows, k, outputs) float64, asked in parts that fit the memory budget.
+
+    `coalitions` (k, players) or (rows, k, players).
+    """
+    n_rows, k = len(rows), coalitions.shape[-2]
+    columns = rows.table.matrix.shape[1]
+    most = max(1, min(STUDENT_ASKS, game.memory_budget // (64 * columns)))
+    result = np.empty((n_rows, k, game.n_outputs))
+    at_once = max(1, most // max(1, k))
+    for start in range(0, n_rows, at_once):
+        index = np.arange(start, min(start + at_once, n_rows))
+        some = rows if len(index) == n_rows else rows.take(index)
+        for first in range(0, k, most):
+            part = slice(first, first + most)
+            asked = coalitions[part] if coalitions.ndim == 2 else coalitions[index, part]
+            values = np.asarray(student.values(some, asked), dtype=np.float64)
+            expected = (len(index), asked.shape[-2], game.n_outputs)
+            if values.shape != expected or not np.isfinite(values).all():
+                raise InputError(
+                    f"the student's values have shape {values.shape} or are not finite, expected finite numbers of "
+                    f"shape {expected}: rows, coalitions, outputs; was it made for another game?"
+                )
+            result[index, part] = values
+    return result
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Rows with the same number of active players; the other players are null and already known to get zero."""
+    """Rows with the same number of active players; the other players are null and already known to get zero.
+
+    With a `control`, `values`, `full`, `empty` and `total` are those of the game minus the student's: what an estimator
+    finds out is then what the student misses (`completed` adds the rest).
+    """
 
     game: Game
     rows: Rows
     active: npt.NDArray[np.int64]
     """(rows, n) the active players of each row."""
-    full: Array
-    """v(all), (rows, outputs)."""
+    outputs: Array
+    """The model's own v(all), (rows, outputs)."""
     seed: int
     round: int = 0
     n_views: int = 0
@@ -54,6 +155,13 @@ class Block:
     """v(none) of each row, (rows, outputs), where rows have references of their own."""
     spent: npt.NDArray[np.int64] | None = None
     """Where somebody counts: model evaluations of each row, (rows,), to which every question adds."""
+    control: Control | None = None
+    """What a student says of the same rows, where one is given."""
+
+    @property
+    def plain(self) -> Block:
+        """The same rows without the student: the game itself."""
+        return self if self.control is None else replace(self, control=None)
 
     @property
     def n_players(self) -> int:
@@ -66,9 +174,15 @@ class Block:
         return self.spent
 
     @property
+    def full(self) -> Array:
+        """v(all), (rows, outputs)."""
+        return self.outputs if self.control is None else self.outputs - self.control.full
+
+    @property
     def empty(self) -> Array:
         """v(none), (rows, outputs)."""
-        return np.broadcast_to(self.game.base_values, self.full.shape) if self.own_empty is None else self.own_empty
+        empty = np.broadcast_to(self.game.base_values, self.outputs.shape) if self.own_empty is None else self.own_empty
+        return empty if self.control is None else empty - self.control.empty
 
     @property
     def total(self) -> Array:
@@ -79,23 +193,46 @@ class Block:
         """Some of the rows. What they cost is not added to `spent` of this block."""
         prior = None if self.prior is None else Prior(self.prior.values[index], self.prior.scales[index])
         return replace(
-            self, rows=self.rows.take(index), active=self.active[index], full=self.full[index], prior=prior,
+            self, rows=self.rows.take(index), active=self.active[index], outputs=self.outputs[index], prior=prior,
             own_empty=None if self.own_empty is None else self.own_empty[index],
             spent=None if self.spent is None else np.zeros(len(index), dtype=np.int64),
+            control=None if self.control is None else self.control.take(index),
         )  # fmt: skip
 
     def values(self, coalitions: BoolArray, *, distinct: bool) -> Array:
         """v(S), (rows, k, outputs), for coalitions of active players, (k, n) or (rows, k, n)."""
+        wide = self._wide(coalitions)
+        values = self.game.values(self.rows, wide, distinct=distinct, spent=self.spent)
+        if self.control is not None:
+            values -= student_values(self.control.student, self.game, self.rows, wide)
+        return values
+
+    def of_student(self, coalitions: BoolArray) -> Array:
+        """What the student says of coalitions, as `values`."""
+        assert self.control is not None
+        return student_values(self.control.student, self.game, self.rows, self._wide(coalitions))
+
+    def completed(self, estimate: Estimate) -> Estimate:
+        """An estimate of this block with the student's share in it; rows that were enumerated have none."""
+        if self.control is None:
+            return estimate
+        known = np.take_along_axis(self.control.shapley, self.active[..., None], axis=1)
+        if estimate.exact is not None:
+            known[estimate.exact] = 0.0
+        return replace(estimate, values=estimate.values + known)
+
+    def _wide(self, coalitions: BoolArray) -> BoolArray:
+        """Coalitions of active players as coalitions of all of them, (k, players) or (rows, k, players)."""
         n_rows = len(self.rows)
         if coalitions.ndim == 2 and (self.active == self.active[0]).all():
             wide = np.zeros((coalitions.shape[0], self.game.n_players), dtype=bool)
             wide[:, self.active[0]] = coalitions
-            return self.game.values(self.rows, wide, distinct=distinct, spent=self.spent)
+            return wide
         k = coalitions.shape[-2]
         wide = np.zeros((n_rows, k, self.game.n_players), dtype=bool)
         index = np.broadcast_to(self.active[:, None, :], (n_rows, k, self.n_players))
         np.put_along_axis(wide, index, np.broadcast_to(coalitions, index.shape), axis=2)
-        return self.game.values(self.rows, wide, distinct=distinct, spent=self.spent)
+        return wide
 
     def uniforms(self, count: int, stream: int) -> Array:
         """Uniform draws, (rows, count): each row's own, whatever block it sits in; other streams are independent."""

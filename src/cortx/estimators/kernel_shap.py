@@ -95,11 +95,21 @@ def paired(block: Block, coalitions: BoolArray, *, distinct: bool) -> tuple[Arra
     With phi = total/n + psi, psi adding up to zero, target = design psi: the design c = 1_S - s/n, (rows, pairs, n),
     and the target (v(S) - v(complement)) / 2 + (1/2 - s/n) total, (rows, pairs, outputs).
     """
-    n, n_pairs = block.n_players, coalitions.shape[1]
-    values = block.values(np.concatenate([coalitions, ~coalitions], axis=1), distinct=distinct)
+    values = block.values(both_sides(coalitions), distinct=distinct)
+    share = coalitions.sum(axis=2) / block.n_players
+    return coalitions - share[..., None], pair_target(coalitions, values, block.total)
+
+
+def both_sides(coalitions: BoolArray) -> BoolArray:
+    """Coalitions, (rows, pairs, n), and then their complements, (rows, 2 pairs, n)."""
+    return np.concatenate([coalitions, ~coalitions], axis=1)
+
+
+def pair_target(coalitions: BoolArray, values: Array, total: Array) -> Array:
+    """The target of `paired`, (rows, pairs, outputs), from the values of `both_sides` and v(all) - v(none)."""
+    n_pairs, n = coalitions.shape[1:]
     contrast = (values[:, :n_pairs] - values[:, n_pairs:]) / 2
-    share = coalitions.sum(axis=2) / n
-    return coalitions - share[..., None], contrast + (0.5 - share)[..., None] * block.total[:, None, :]
+    return np.asarray(contrast + (0.5 - coalitions.sum(axis=2) / n)[..., None] * total[:, None, :])
 
 
 def pair_weights(n: int, expected: Array) -> Array:

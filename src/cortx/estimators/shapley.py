@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +13,16 @@ import numpy.typing as npt
 from cortx.errors import BudgetError, InputError
 from cortx.estimators import ESTIMATORS, Block, Estimate, Estimator
 from cortx.estimators.amortized import Amortized, Refinement
-from cortx.estimators.block import MOST_PLAYERS, BlockViews, HasPrior, Prior, coalition_count, enumerable
+from cortx.estimators.block import (
+    MOST_PLAYERS,
+    BlockViews,
+    Control,
+    HasPrior,
+    Prior,
+    Student,
+    coalition_count,
+    enumerable,
+)
 from cortx.estimators.coalitions import CHUNK
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, Rows
@@ -30,6 +39,8 @@ LONGEST_BUDGET = 65_536
 """The default when a standard error says when to stop."""
 VIEWS_MEMORY = 64 * 2**20
 MOST_VIEWS = 256
+WITH_STUDENT = "-student"
+"""The end of a method's name where it corrected a student."""
 
 
 def shapley(
@@ -44,6 +55,7 @@ def shapley(
     seed: int = 0,
     explainer: Any = None,
     unbiased: bool = False,
+    student: Student | None = None,
     progress: bool | None = None,
 ) -> Explanation:
     """Shapley labels of rows.
@@ -73,6 +85,12 @@ def shapley(
         For "amortized": a fitted `CoRTX`, or any object with a method `prior(rows, outputs)` (`HasPrior`).
     unbiased:
         For "amortized": right on average whatever the explainer predicts, at the price of larger errors.
+    student:
+        A copy of the game that costs no model evaluation, as a control variate: any object with methods `values` and
+        `shapley` (`cortx.estimators.block.Student`). What is estimated is the game minus the student's, and the
+        student's own Shapley values are added, so a good student leaves little to be uncertain about and a bad one
+        costs precision, never truth. It must not have learned from the values v(S) that are drawn here. Rows that
+        are enumerated do not need it.
     """
     if not isinstance(game, Game):
         raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
@@ -81,6 +99,7 @@ def shapley(
             raise InputError(f"{name} must be a whole number, got {number!r}")
     rows = game.rows(X)
     estimator = _choose(method, explainer, unbiased)
+    _check_student(student, estimator)
     if standard_error is not None and not standard_error > 0:
         raise InputError(f"standard_error must be positive, got {standard_error}")
     copies = game.evaluations_per_value
@@ -103,7 +122,11 @@ def shapley(
         raise InputError(f"views must not be negative, got {views}")
     base = 0 if game.knows_base_values else copies
     with game.spending(len(rows) * int(row_budget) + base if budget is None else int(budget)):
-        return _labels(game, rows, method, estimator, per_row, standard_error, views, seed, explainer, progress)
+        work = _Work.start(game, rows, estimator, views, seed, explainer)
+        if student is not None:
+            # Rows that may stop early are sampled first, even where all of their coalitions could be paid for.
+            work = replace(work, control=_Controls.of(student, work, per_row if standard_error is None else 0))
+        return _labels(work, method, per_row, standard_error, progress)
 
 
 def _ends(game: Game, explainer: Any) -> int:
@@ -118,34 +141,22 @@ def _ends(game: Game, explainer: Any) -> int:
 
 
 def _labels(
-    game: Game,
-    rows: Rows,
-    method: str | Estimator,
-    estimator: Estimator,
-    per_row: int,
-    standard_error: float | None,
-    views: int | None,
-    seed: int,
-    explainer: Any,
-    progress: bool | None,
+    work: _Work, method: str | Estimator, per_row: int, standard_error: float | None, progress: bool | None
 ) -> Explanation:
     """The labels, from at most `per_row` values v(S) of each row beside its ends."""
+    game, rows, estimator = work.game, work.rows, work.estimator
     counts = rows.active.sum(axis=1)
-    started, spent = perf_counter(), game.evaluations
     values = np.zeros((len(rows), game.n_players, game.n_outputs))
     errors, exact = np.zeros_like(values), counts == 0
-    full, empty = game.full_values(rows), game.empty_values(rows)
-    prior = None if explainer is None else _ask(explainer, rows.data, full, game.n_players)
-    n_views = views_per_row(game, len(rows), views)
     with progress_bar(f"labels ({estimator.name})", len(rows), show=progress) as advance:
-        row_spent = np.full(len(rows), _ends(game, explainer), dtype=np.int64)
-        work = _Work(game, rows, full, empty, estimator, seed, advance, n_views, prior, row_spent)
         for n in np.unique(counts[counts > 0]):
             index = np.flatnonzero(counts == n)
-            estimate = work.until(index, int(min(per_row, estimator.most(int(n)))), standard_error)
+            most = int(min(per_row, estimator.most(int(n))))
+            estimate = work.until(index, most, standard_error, advance)
             place = index[:, None], work.active(index)
             values[place], errors[place], exact[index] = estimate.values, estimate.errors, _exact_rows(estimate)
     single = game.n_outputs == 1
+    full, empty = work.full, work.empty
     return Explanation(
         values=values[..., 0] if single else values,
         base_values=empty.copy()[..., 0 if single else slice(None)],
@@ -154,10 +165,10 @@ def _labels(
         output_names=game.output_names,
         error_std=errors[..., 0] if single else errors,
         outputs=full[..., 0] if single else full,
-        evaluations=game.evaluations - spent,
-        row_evaluations=row_spent,
-        seconds=perf_counter() - started,
-        method="exact" if method == "auto" and exact.all() else _method_name(estimator),
+        evaluations=game.evaluations - work.evaluations_before,
+        row_evaluations=work.spent,
+        seconds=perf_counter() - work.started,
+        method="exact" if method == "auto" and exact.all() else _method_name(estimator, work.control is not None),
         exact=exact,
         views=work.all_views(),
     )
@@ -197,6 +208,18 @@ def _choose(method: str | Estimator, explainer: Any, unbiased: bool) -> Estimato
     return Amortized(unbiased=True) if unbiased else estimator
 
 
+def _check_student(student: Any, estimator: Estimator) -> None:
+    if student is None:
+        return
+    if not isinstance(student, Student):
+        raise InputError(
+            "student= takes an object with methods values(rows, coalitions) and shapley(rows), "
+            f"got {type(student).__qualname__}"
+        )
+    if not estimator.efficient:
+        raise InputError(f"student= corrects Shapley values; method={estimator.name!r} estimates others")
+
+
 def _ask(explainer: HasPrior, data: Any, full: Array, n_players: int) -> Prior:
     """What the explainer knows of all rows and players, checked."""
     values, scales = (np.asarray(part, dtype=np.float64) for part in explainer.prior(data, full))
@@ -234,6 +257,35 @@ def _check(estimator: Estimator, most: int, per_row: int, given: str, copies: in
 
 
 @dataclass(frozen=True, eq=False)
+class _Controls:
+    """What a student says of those rows that are not enumerated."""
+
+    control: Control
+    place: IntArray
+    """(rows,) where each row of the table stands in `control`; -1 where it does not."""
+
+    @staticmethod
+    def of(student: Student, work: _Work, per_row: int) -> _Controls | None:
+        """None if all rows are enumerated, with `per_row` values of each."""
+        game, rows = work.game, work.rows
+        counts = rows.active.sum(axis=1)
+        sampled = np.zeros(game.n_players + 1, dtype=bool)
+        for n in np.unique(counts[counts > 1]):
+            sampled[n] = not enumerable(int(n), int(min(per_row, work.estimator.most(int(n)))))
+        index = np.flatnonzero(sampled[counts])
+        if len(index) == 0:
+            return None
+        place = np.full(len(rows), -1, dtype=np.int64)
+        place[index] = np.arange(len(index))
+        return _Controls(Control.of(student, game, rows.take(index)), place)
+
+    def take(self, rows: IntArray) -> Control | None:
+        """None where rows are enumerated."""
+        place = self.place[rows]
+        return None if (place < 0).any() else self.control.take(place)
+
+
+@dataclass(frozen=True, eq=False)
 class _Work:
     """Rows of a game on their way to labels."""
 
@@ -243,12 +295,27 @@ class _Work:
     empty: Array
     estimator: Estimator
     seed: int
-    advance: Advance
-    n_views: int = 0
-    prior: Prior | None = None
-    spent: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    n_views: int
+    prior: Prior | None
+    spent: IntArray
     """Model evaluations of each row, (rows,)."""
+    started: float
+    evaluations_before: int
+    """Of the game, before anything was asked for."""
+    control: _Controls | None = None
     views: list[Views] = field(default_factory=list)
+
+    @classmethod
+    def start(
+        cls, game: Game, rows: Rows, estimator: Estimator, views: int | None, seed: int, explainer: HasPrior | None
+    ) -> _Work:
+        """Asks the model for the ends of the rows, and the explainer for what it expects of them."""
+        started, before = perf_counter(), game.evaluations
+        full, empty = game.full_values(rows), game.empty_values(rows)
+        prior = None if explainer is None else _ask(explainer, rows.data, full, game.n_players)
+        spent = np.full(len(rows), _ends(game, explainer), dtype=np.int64)
+        n_views = views_per_row(game, len(rows), views)
+        return cls(game, rows, full, empty, estimator, seed, n_views, prior, spent, started, before)
 
     @property
     def stream(self) -> int:
@@ -269,7 +336,7 @@ class _Work:
         place = index[:, None], self.active(index)
         return Prior(self.prior.values[place], self.prior.scales[place])
 
-    def until(self, index: IntArray, budget: int, standard_error: float | None) -> Estimate:
+    def until(self, index: IntArray, budget: int, standard_error: float | None, advance: Advance) -> Estimate:
         """One estimate with the whole budget, or rounds until the standard errors are small enough."""
         n = self.active(index[:1]).shape[1]
         least = self.estimator.least(n)
@@ -277,9 +344,9 @@ class _Work:
             values = (self.full[index] - self.empty[index])[:, None, :]
             return Estimate.enumerated(values)
         if standard_error is None or least >= coalition_count(n):
-            return self.estimate(index, budget, 0, self.prior_of(index), self.advance)
+            return self.estimate(index, budget, 0, self.prior_of(index), advance)
         if self.estimator.refines:
-            return self._refined(index, budget, standard_error)
+            return self._refined(index, budget, standard_error, advance)
         values = np.zeros((len(index), n, self.full.shape[1]))
         variance, exact = np.zeros_like(values), np.zeros(len(index), dtype=bool)
         waiting, spent, round_ = np.arange(len(index)), 0, 0
@@ -298,11 +365,11 @@ class _Work:
             ask = min(budget - spent, spent)
             reached = variance[waiting].max(axis=(1, 2)) <= standard_error**2
             done = reached | exact[waiting] | (ask < max(2 * least, self.estimator.least_known(n)))
-            self.advance(int(done.sum()), "")
+            advance(int(done.sum()), "")
             waiting = waiting[~done]
         return Estimate(values, np.sqrt(variance), exact=exact)
 
-    def _refined(self, index: IntArray, budget: int, standard_error: float) -> Estimate:
+    def _refined(self, index: IntArray, budget: int, standard_error: float, advance: Advance) -> Estimate:
         """One regression for each row that grows, twice as many values a round, until its deviations are small."""
         n = self.active(index[:1]).shape[1]
         every = coalition_count(n)
@@ -324,13 +391,14 @@ class _Work:
                 if len(left) == 0:
                     break
             self.spent[index[members]] += refinement.block.counted
-            self.advance(len(members), f"{self.game.evaluations:,} evaluations")
+            advance(len(members), f"{self.game.evaluations:,} evaluations")
         return Estimate(values, errors, exact=exact)
 
     def _block(self, rows: IntArray, round_: int, prior: Prior | None) -> Block:
         return Block(
             self.game, self.rows.take(rows), self.active(rows), self.full[rows], self.stream, round_, self.n_views,
             prior, None if self.game.own_reference is None else self.empty[rows], np.zeros(len(rows), dtype=np.int64),
+            None if self.control is None else self.control.take(rows),
         )  # fmt: skip
 
     def estimate(
@@ -342,7 +410,7 @@ class _Work:
             rows = index[members]
             some = None if prior is None else Prior(prior.values[members], prior.scales[members])
             block = self._block(rows, round_, some)
-            estimate = self.estimator.estimate(block, budget)
+            estimate = block.completed(self.estimator.estimate(block, budget))
             self.spent[rows] += block.counted
             parts.append((members, estimate))
             if estimate.views is not None:
@@ -375,10 +443,10 @@ class _Work:
             yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
-def _method_name(estimator: Estimator) -> str:
-    """What labels say of their method; those pulled towards an explainer are told from those that are not."""
+def _method_name(estimator: Estimator, corrects: bool) -> str:
+    """What labels say of their method: those pulled towards an explainer, or that correct a student, say so."""
     unbiased = isinstance(estimator, Amortized) and estimator.unbiased
-    return f"{estimator.name}-unbiased" if unbiased else estimator.name
+    return f"{estimator.name}{'-unbiased' if unbiased else ''}{WITH_STUDENT if corrects else ''}"
 
 
 def _exact_rows(estimate: Estimate) -> npt.NDArray[np.bool_]:

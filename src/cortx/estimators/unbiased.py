@@ -111,7 +111,7 @@ def pairs_from(offset: Tensor, keys: Tensor, mass: Tensor | None = None) -> Tens
 def contrast_of(block: Block, pairs: Tensor) -> Tensor:
     """(v(S) - v(complement)) / 2, (rows, pairs, outputs) float64."""
     both = torch.cat([pairs, ~pairs], dim=1)
-    if block.game.of_images:
+    if block.game.of_images and block.control is None:
         wide = torch.zeros((*both.shape[:2], block.game.n_players), dtype=torch.bool, device=both.device)
         active = on_device(block, block.active)[:, None, :].expand(both.shape)
         wide.scatter_(2, active, both)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError
-from cortx.estimators.shapley import shapley, views_per_row
+from cortx.estimators.shapley import WITH_STUDENT, shapley, views_per_row
 from cortx.explanation import Explanation, Views, take_rows
 from cortx.games import Game, Rows
 from cortx.progress import progress_bar
@@ -171,8 +171,8 @@ def refuse_shrunk(labels: Explanation) -> None:
 
 
 def _methods(labels: Explanation) -> set[str]:
-    """The methods of labels, of which there may be several: "exact+kernel"."""
-    return set(labels.method.split("+"))
+    """The methods of labels, of which there may be several: "exact+kernel"; whether they had a student aside."""
+    return {method.removesuffix(WITH_STUDENT) for method in labels.method.split("+")}
 
 
 def per_row(labels: Explanation) -> dict[str, Any]:
