@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cortx.explainer.fingerprint import difference
+from cortx.games.fingerprint import difference
 
 GENERATOR = np.random.default_rng(0)
 BEFORE = GENERATOR.uniform(size=(32, 3)) * [1.0, 0.01, 100.0]

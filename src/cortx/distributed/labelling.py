@@ -23,7 +23,6 @@ from cortx.distributed.source import FrameSource, ParquetSource, open_source
 from cortx.distributed.work import Done, Engine, NamedModel, Task, Totals, Work, run_tasks
 from cortx.errors import ArtifactError, InputError, ModelError, StorageError
 from cortx.estimators.shapley import shapley, views_in_memory, views_per_row
-from cortx.explainer.fingerprint import probe_rows
 from cortx.explainer.label_folder import (
     MANIFEST,
     LabelFolder,
@@ -37,6 +36,7 @@ from cortx.explainer.label_part import LabelPart
 from cortx.explanation import take_rows
 from cortx.games import Game, GameSpec
 from cortx.games.calls import Calls
+from cortx.games.fingerprint import probe_rows
 from cortx.games.game import table_of
 from cortx.games.models import Output
 from cortx.games.players import Groups, make_players

@@ -15,13 +15,13 @@ from safetensors.torch import save as save_tensors
 
 from cortx.errors import ArtifactError, FingerprintError, InputError
 from cortx.explainer.calibration import Calibration, RoundScores
-from cortx.explainer.fingerprint import ModelDifference, difference
 from cortx.explainer.fit import Fitted
 from cortx.explainer.game_json import GAME_ARRAYS, game_arrays, game_facts, game_spec
 from cortx.explainer.generations import EXPLAINER
 from cortx.explainer.profile import Profile
 from cortx.games import Game, GameSpec
 from cortx.games.calls import Calls
+from cortx.games.fingerprint import ModelDifference, difference
 from cortx.games.players import ImagePlayers
 from cortx.images import ImageSchema
 from cortx.storage import local_path

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from cortx.errors import BudgetError, InputError
 from cortx.estimators.coalitions import CHUNK
 from cortx.estimators.permutation import expected_walk_values, walk_values
-from cortx.explainer.fingerprint import N_PROBES
 from cortx.explainer.labels import least_values
 from cortx.explainer.refine import longest_round, rounds_cost
 from cortx.explainer.store import N_CHECKED, Ask
 from cortx.games import Game, Rows
+from cortx.games.fingerprint import N_PROBES
 from cortx.images import ImageSchema
 from cortx.seeding import numpy_generator
 from cortx.training.positives import count_values

@@ -17,12 +17,12 @@ from cortx.estimators.shapley import shapley
 from cortx.explainer.artifact import compare_model
 from cortx.explainer.calibration import Calibration, noise_radius, noise_reach
 from cortx.explainer.explainer import CoRTX
-from cortx.explainer.fingerprint import ModelDifference
 from cortx.explainer.profile import ColumnDrift, drift
 from cortx.explainer.refine import Predicted
 from cortx.explainer.report import Check, Coverage, Level, QualityReport, Slice, WorstRow
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game
+from cortx.games.fingerprint import ModelDifference
 from cortx.images import described, read_like
 from cortx.metrics import summary, throughput, top_k_agreement
 from cortx.seeding import numpy_generator

@@ -18,7 +18,6 @@ import torch
 from cortx.errors import InputError
 from cortx.explainer.budget import Plan, make_plan, total_budget
 from cortx.explainer.calibration import Calibration, RoundScores, calibrate
-from cortx.explainer.fingerprint import probe_rows
 from cortx.explainer.labels import Labels, given_labels, make_labels
 from cortx.explainer.learn import Learned, learn, trial
 from cortx.explainer.material import (
@@ -38,6 +37,7 @@ from cortx.explainer.refine import Predicted, Refinable, longest_round, round_sc
 from cortx.explainer.store import LabelStore
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, GameSpec, Rows
+from cortx.games.fingerprint import probe_rows
 from cortx.games.ledger import Ledger
 from cortx.images import described, read_like
 from cortx.metrics import l2_distance, rank_accuracy

@@ -22,7 +22,6 @@ import numpy.typing as npt
 from cortx import lease
 from cortx.errors import ArtifactError, FingerprintError, InputError, StorageError
 from cortx.estimators.shapley import views_in_memory
-from cortx.explainer.fingerprint import difference
 from cortx.explainer.game_difference import frame_difference, game_difference, name_difference
 from cortx.explainer.game_json import game_arrays, game_facts, game_spec
 from cortx.explainer.label_part import COLUMNS, LabelPart, arrow
@@ -30,6 +29,7 @@ from cortx.explainer.store import in_order_of_rows, merged
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, GameSpec
 from cortx.games.calls import Calls
+from cortx.games.fingerprint import difference
 from cortx.seeding import mix, stream_seed
 from cortx.storage import MOST_JSON, TEMPORARY, local_path, read_whole, remove_unfinished, write_whole
 from cortx.tables import Schema, write_table

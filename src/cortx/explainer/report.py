@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from cortx.explainer.fingerprint import FINGERPRINT_TOLERANCE, ModelDifference
 from cortx.explainer.profile import ColumnDrift
+from cortx.games.fingerprint import FINGERPRINT_TOLERANCE, ModelDifference
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from cortx.estimators import ESTIMATORS, Estimator
 from cortx.estimators.block import enumerable
 from cortx.estimators.permutation import Permutation, walk_values
 from cortx.estimators.shapley import shapley
-from cortx.explainer.fingerprint import difference
 from cortx.explainer.labels import Labels, exact_rows, label_facts, pack_labels, unpack_labels
 from cortx.explanation import Explanation, Views, take_rows
 from cortx.games import Game, Rows
+from cortx.games.fingerprint import difference, game_key
 from cortx.progress import progress_bar
 from cortx.seeding import stream_seed
 from cortx.training.checkpoint import Checkpoint
@@ -117,11 +116,7 @@ class LabelStore:
     @staticmethod
     def key_of(game: Game, seed: int) -> str:
         """A hash of the game and the seed; the model is recognised by its outputs (`belongs_to`)."""
-        settings = [seed, game.players.names, game.model.output, str(game.target)]
-        parts = hashlib.sha256(json.dumps(settings).encode())
-        for part in game.identity():
-            parts.update(part.encode() if isinstance(part, str) else part.tobytes())
-        return parts.hexdigest()
+        return game_key(game, seed)
 
     @classmethod
     def open(cls, folder: str | Path | None, game: Game, seed: int) -> LabelStore:

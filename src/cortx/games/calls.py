@@ -153,7 +153,6 @@ class Caller:
         """
         burst = _Burst(self, ask if timed or self.calls.timeout is None else partial(_within, self.calls.timeout, ask))
         error: Exception | None = None
-        arrived: list[Arrived[Answer]] = []
         done = False
         try:
             while True:
@@ -164,14 +163,14 @@ class Caller:
                         done = True
                     except Exception as raised:  # told once the calls under way, which are paid for, have arrived
                         error = raised
-                if arrived:
-                    yield arrived
                 if not burst.under_way:
                     break
                 arrived, failure = burst.wait(unasked)
                 if failure is not None and error is None:
                     error = failure
                     burst.giving_up.set()
+                if arrived:  # before their workers get new work: who keeps answers is never behind by more than these
+                    yield arrived
             if error is not None:
                 raise error
         finally:

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from threading import get_ident
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +84,13 @@ def table_of(rows: Rows, who: str) -> Table:
 
 def for_tables(who: str) -> InputError:
     return InputError(f"{who} is for tables; got images")
+
+
+class Keeper(Protocol):
+    """Keeps values that were paid for, and asks a game for the others."""
+
+    def values(self, game: Game, rows: Rows, coalitions: BoolArray) -> Array:
+        """v(S) as `Game.values` gives it, (rows, k, outputs)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +198,7 @@ class Game:
         self.memory_budget = int(memory_budget or (4096 * MIB if large else 64 * MIB))
         self.evaluations = 0
         self._ledgers: list[Ledger] = []
+        self._keeper: Keeper | None = None
         self._target = int(target) if isinstance(target, np.integer) else target
         self._groups = None if isinstance(players, (Patches, Segments)) else players
         self._frame = frame
@@ -449,6 +457,15 @@ class Game:
         finally:
             self._ledgers.remove(ledger)
 
+    @contextmanager
+    def keeping(self, keeper: Keeper) -> Iterator[None]:
+        """Within a ``with`` block every v(S) is asked for through `keeper`, a `ValueStore`, which keeps it."""
+        before, self._keeper = self._keeper, keeper
+        try:
+            yield
+        finally:
+            self._keeper = before
+
     def count(self, evaluations: int) -> None:
         """Counts evaluations of the model before they are made; whoever calls the model itself calls this first."""
         ledgers = [ledger for ledger in tuple(self._ledgers) if ledger.thread == get_ident()]
@@ -457,6 +474,11 @@ class Game:
         for ledger in ledgers:
             ledger.add(evaluations)
         self.evaluations += evaluations
+
+    def count_kept(self, evaluations: int) -> None:
+        """Counts evaluations that were paid for earlier and are used again: against budgets, not as asked."""
+        self.count(evaluations)
+        self.evaluations -= evaluations
 
     @property
     def repeated_calls(self) -> int:
@@ -470,6 +492,8 @@ class Game:
 
     def full_values(self, rows: Rows) -> Array:
         """v(all players), (rows, outputs): the model's own output."""
+        if self._keeper is not None:
+            return self._keeper.values(self, rows, rows.active[:, None, :])[:, 0]
         return self.outputs_of(rows.table)
 
     @_on_its_threads
@@ -491,7 +515,11 @@ class Game:
         """
         coalitions = np.asarray(coalitions, dtype=bool)
         shared = coalitions.ndim == 2
-        self._check_coalitions(coalitions.shape if not shared else (len(rows), *coalitions.shape), len(rows))
+        self.check_coalitions(coalitions.shape if not shared else (len(rows), *coalitions.shape), len(rows))
+        if self._keeper is not None:
+            if spent is not None:
+                spent += self.evaluations_per_value * self._count_different(rows, coalitions)
+            return self._keeper.values(self, rows, coalitions)
         if not distinct:
             per_row = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:]))
             return self._values_of_distinct(rows, per_row & rows.active[:, None, :], spent)
@@ -504,7 +532,7 @@ class Game:
             per_row = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:]))
             for pairs in _slices(len(rows) * k, chunk):
                 row_of, column_of = np.divmod(np.arange(pairs.start, pairs.stop), k)
-                result[row_of, column_of] = self._pair_values(rows, row_of, per_row[row_of, column_of])
+                result[row_of, column_of] = self.pair_values(rows, row_of, per_row[row_of, column_of])
             return result
         for row_part in _slices(len(rows), max(1, chunk // k)):
             matrix = rows.table.matrix[row_part]
@@ -512,6 +540,13 @@ class Game:
                 part = coalitions[None, k_part] if shared else coalitions[row_part, k_part]
                 result[row_part, k_part] = self._masked(matrix, part, rows.table.schema)
         return result
+
+    def _count_different(self, rows: Rows, coalitions: BoolArray) -> IntArray:
+        """How many masked copies of each row differ, (rows,)."""
+        per_row = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:]))
+        words = np.sort(coalition_words(per_row & rows.active[:, None, :]), axis=1)
+        different: IntArray = 1 + (words[:, 1:] != words[:, :-1]).sum(axis=1)
+        return different
 
     def _values_of_distinct(self, rows: Rows, coalitions: BoolArray, spent: IntArray | None) -> Array:
         """Evaluates each row's different coalitions once and copies the results to their duplicates."""
@@ -530,11 +565,11 @@ class Game:
         column_of = order[row_of, column_of]
         result = np.empty((len(row_of), self.n_outputs))
         for part in _slices(len(row_of), self._chunk):
-            result[part] = self._pair_values(rows, row_of[part], coalitions[row_of[part], column_of[part]])
+            result[part] = self.pair_values(rows, row_of[part], coalitions[row_of[part], column_of[part]])
         return result[inverse]
 
-    def _pair_values(self, rows: Rows, row_of: IntArray, coalitions: BoolArray) -> Array:
-        """The values of `answered`, (pairs, outputs), for at most one chunk of pairs."""
+    def pair_values(self, rows: Rows, row_of: IntArray, coalitions: BoolArray) -> Array:
+        """v(S) of pairs, row ``row_of[i]`` with coalition i of (pairs, players): (pairs, outputs)."""
         result = np.empty((len(row_of), self.n_outputs))
         with closing(self.answered(rows, row_of, coalitions)) as answered:
             for arrived in answered:
@@ -543,7 +578,7 @@ class Game:
         return result
 
     def answered(self, rows: Rows, row_of: IntArray, coalitions: BoolArray) -> Generator[list[tuple[slice, Array]]]:
-        """v(S) of pairs, row ``row_of[i]`` with coalition i of (pairs, players), as the model answers.
+        """The same, as the model answers.
 
         Yields what has arrived since: slices of the pairs, and their values (pairs of the slice, outputs). With `calls`
         a slice is what one call pays for, in any order; else it is a chunk. Close the generator to end calls under way.
@@ -620,7 +655,7 @@ class Game:
         """
         schema, device = self.schema, self.device
         assert isinstance(schema, ImageSchema)
-        self._check_coalitions(tuple(coalitions.shape), len(matrix))
+        self.check_coalitions(tuple(coalitions.shape), len(matrix))
         n, k, n_players = coalitions.shape
         masks = coalitions.reshape(n * k, n_players)
         parts = []
@@ -630,7 +665,7 @@ class Game:
             parts.append(self._predict_images(self.masked_images(rows, masks[part]), schema, check=check))
         return torch.cat(parts).view(n, k, -1)
 
-    def _check_coalitions(self, shape: tuple[int, ...], n_rows: int) -> None:
+    def check_coalitions(self, shape: tuple[int, ...], n_rows: int) -> None:
         if len(shape) != 3 or shape[0] != n_rows or shape[2] != self.n_players:
             raise InputError(
                 f"the coalitions have shape {shape}, expected (rows, coalitions, players) = ({n_rows}, any, "

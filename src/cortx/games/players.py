@@ -175,7 +175,11 @@ class ImagePlayers(Players):
 
 def coalition_words(coalitions: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
     """One word for each coalition, (..., players) -> (...): its bits up to 64 players, beyond that a hash of them."""
-    packed = np.packbits(coalitions, axis=-1)
+    return packed_words(np.packbits(coalitions, axis=-1))
+
+
+def packed_words(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """The same for coalitions as `numpy.packbits` packs them, (..., bytes) -> (...)."""
     padded = np.zeros((*packed.shape[:-1], -(-packed.shape[-1] // 8) * 8), dtype=np.uint8)
     padded[..., : packed.shape[-1]] = packed
     parts = padded.view(np.uint64)  # (..., players / 64)

@@ -15,9 +15,9 @@ from cortx.estimators.shapley import shapley
 from cortx.explainer.artifact import compare_model
 from cortx.explainer.evaluation import compare
 from cortx.explainer.explainer import CoRTX
-from cortx.explainer.fingerprint import difference
 from cortx.explainer.labels import label_budget
 from cortx.explanation import Explanation
+from cortx.games.fingerprint import difference
 from cortx.images import Images, ImageSchema
 from cortx.interfaces.server.evidence import Evidence, Visits, most_misses
 from cortx.interfaces.server.pace import Pace, Paced

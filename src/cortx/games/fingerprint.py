@@ -1,13 +1,16 @@
-"""Recognising a model by its outputs."""
+"""Recognising a model by its outputs, and a game by its settings."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cortx.games.game import Game
 from cortx.seeding import numpy_generator
 
 Array = npt.NDArray[np.float64]
@@ -51,3 +54,12 @@ def probe_rows(matrix: Any, seed: int, part_of: npt.NDArray[np.int64] | None = N
     columns = matrix.shape[1] if part_of is None else int(part_of.max()) + 1
     index = numpy_generator(seed, "probes").integers(0, len(matrix), size=(min(N_PROBES, len(matrix)), columns))
     return np.take_along_axis(matrix, index if part_of is None else index[:, part_of], axis=0)
+
+
+def game_key(game: Game, *settings: int | str) -> str:
+    """A hash of the game, its model aside, and of further settings."""
+    facts = [*settings, game.players.names, game.model.output, str(game.target)]
+    parts = hashlib.sha256(json.dumps(facts).encode())
+    for part in game.identity():
+        parts.update(part.encode() if isinstance(part, str) else part.tobytes())
+    return parts.hexdigest()
