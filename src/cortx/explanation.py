@@ -109,6 +109,8 @@ class Explanation:
 
     Their copies in later data have the very error that is measured, so nothing is lost by learning from them.
     """
+    tree_passes: int = 0
+    """Rows times trees that exact tree values went through, which are no model evaluations."""
 
     def __post_init__(self) -> None:
         if self.values.ndim not in (2, 3):
@@ -258,6 +260,7 @@ class Explanation:
         outputs = "" if self.values.ndim == 2 else f", {self.values.shape[2]} outputs"
         bounds = "" if self.confidence is None else f", bounds at {100 * self.confidence:.4g}%"
         cost = f"{self.evaluations:,} evaluations"
+        cost += f", {self.tree_passes:,} tree passes" if self.tree_passes else ""
         return (
             f"Explanation({len(self):,} rows, {self.values.shape[1]} players{outputs}, {self.method!r}{bounds}, {cost})"
         )
@@ -292,6 +295,7 @@ class Explanation:
             error_bound=pick(self.error_bound),
             **{name: pick(getattr(self, name)) for name in PER_ROW},
             evaluations=round(self.evaluations * len(index) / max(1, len(self))),
+            tree_passes=round(self.tree_passes * len(index) / max(1, len(self))),
             seconds=self.seconds * len(index) / max(1, len(self)),
         )
 

@@ -87,13 +87,13 @@ def check(
     found = np.empty(0)
     for kind in kinds.split():
         game = Game(model, reference=convert[kind](reference), **settings)
-        explanation = shapley(game, convert[kind](rows))
+        explanation = shapley(game, convert[kind](rows), "exact")
         assert explanation.method == "exact"
         np.testing.assert_allclose(explanation.values, expected, atol=1e-5, err_msg=kind)
         if len(found):
             np.testing.assert_allclose(explanation.values, found, atol=1e-9, err_msg=kind)
         found = explanation.values
-        # The reference says what the model is given, so rows may come in any other kind.
+        # The reference says what the model is given, so rows may come in any other kind; trees are read here.
         game = Game(model, reference=reference, **settings)
         np.testing.assert_allclose(shapley(game, convert[kind](rows)).values, expected, atol=1e-5, err_msg=kind)
     return found

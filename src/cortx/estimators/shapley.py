@@ -24,8 +24,10 @@ from cortx.estimators.block import (
     enumerable,
 )
 from cortx.estimators.coalitions import CHUNK
+from cortx.estimators.tree import tree_labels
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, Rows
+from cortx.games.tree_readers import NotTrees
 from cortx.images import ImageSchema
 from cortx.progress import Advance, progress_bar
 from cortx.seeding import stream_seed
@@ -64,8 +66,9 @@ def shapley(
     ----------
     method:
         ``"exact"``, ``"kernel"``, ``"permutation"``, ``"banzhaf"`` (paper Eq. 1), ``"amortized"`` (kernel that starts
-        from the prediction of `explainer`), an estimator object, or ``"auto"``: exact for the rows whose budget
-        covers all coalitions of the players that differ from the reference, else kernel.
+        from the prediction of `explainer`), ``"tree"`` (exact values from the leaves of trees, see below), an
+        estimator object, or ``"auto"``: tree where the model allows it, else exact for the rows whose budget covers
+        all coalitions of the players that differ from the reference, else kernel.
     budget:
         Model evaluations of the whole call, at most: every row may cost an equal share of it, and what a row does not
         need is not spent.
@@ -91,6 +94,15 @@ def shapley(
         student's own Shapley values are added, so a good student leaves little to be uncertain about and a bad one
         costs precision, never truth. It must not have learned from the values v(S) that are drawn here. Rows that
         are enumerated do not need it.
+
+    Notes
+    -----
+    "tree" is for XGBoost, LightGBM, CatBoost and scikit-learn's trees and forests, alone or after the steps of a
+    Pipeline that treat each column by itself, where the output is a sum over leaves: regression, margins, log-odds of
+    two classes, probabilities of forests and single trees. It gives exact values for any number of players, groups,
+    references and backgrounds, and evaluates no coalition: its cost is `Explanation.tree_passes`. The first call for
+    a game compares the trees with the model on 16 masked rows, which are its only model evaluations. Such a model
+    needs no learned explainer.
     """
     if not isinstance(game, Game):
         raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
@@ -98,6 +110,21 @@ def shapley(
         if number is not None and (isinstance(number, bool) or not isinstance(number, (int, np.integer))):
             raise InputError(f"{name} must be a whole number, got {number!r}")
     rows = game.rows(X)
+    if views is not None and views < 0:
+        raise InputError(f"views must not be negative, got {views}")
+    alone = explainer is None and not unbiased and student is None
+    if method == "tree" or (method == "auto" and alone and not game.of_images):
+        if not alone:
+            raise InputError("method='tree' is exact; leave explainer=, unbiased= and student= out")
+        checks = budget if budget is not None else None if row_budget is None else row_budget * len(rows)
+        spent = game.evaluations
+        try:
+            return tree_labels(game, rows, views=views or 0, seed=seed, most_checks=checks, progress=progress)
+        except NotTrees:
+            if method == "tree":
+                raise
+        if budget is not None:
+            budget -= game.evaluations - spent  # the model did not agree with its trees
     estimator = _choose(method, explainer, unbiased)
     _check_student(student, estimator)
     if standard_error is not None and not standard_error > 0:
@@ -118,8 +145,6 @@ def shapley(
     if budget is not None:
         words = f"budget={budget:,} for {len(rows):,} rows, {max(0, row_budget):,} each (row_budget= is for each row)"
     _check(estimator, int(counts.max()), per_row, words, copies, ends)
-    if views is not None and views < 0:
-        raise InputError(f"views must not be negative, got {views}")
     base = 0 if game.knows_base_values else copies
     with game.spending(len(rows) * int(row_budget) + base if budget is None else int(budget)):
         work = _Work.start(game, rows, estimator, views, seed, explainer)

@@ -197,6 +197,8 @@ class Game:
         large = self._layout is not None and self.device.type != "cpu"
         self.memory_budget = int(memory_budget or (4096 * MIB if large else 64 * MIB))
         self.evaluations = 0
+        self.prepared: Any = None
+        """What exact tree values made of this game (`cortx.estimators.tree`), for the next call."""
         self._ledgers: list[Ledger] = []
         self._keeper: Keeper | None = None
         self._target = int(target) if isinstance(target, np.integer) else target
@@ -286,6 +288,7 @@ class Game:
     def _use(self, absent: Table | Images) -> None:
         self._schema, self._absent = absent.schema, absent.matrix
         self.__dict__.pop("players", None)  # their names follow the columns
+        self.prepared = None
 
     @property
     def schema(self) -> Schema | ImageSchema:
@@ -357,10 +360,14 @@ class Game:
     @cached_property
     def output_names(self) -> tuple[str, ...] | None:
         """Names of the outputs, when there are several."""
+        return self.names_of(self.n_outputs)
+
+    def names_of(self, n_outputs: int) -> tuple[str, ...] | None:
+        """The same for a known number of outputs, which asks nothing of the model."""
         names = self.model.class_names
-        if self.n_outputs == 1:
+        if n_outputs == 1:
             return None
-        return names if names and len(names) == self.n_outputs else tuple(str(k) for k in range(self.n_outputs))
+        return names if names and len(names) == n_outputs else tuple(str(k) for k in range(n_outputs))
 
     def rows(self, data: Any) -> Rows:
         """Reads and checks rows: columns by name, no infinities, at least one row."""
@@ -634,7 +641,7 @@ class Game:
             )  # fmt: skip
             with closing(asked):
                 for arrived in asked:
-                    yield [(number, self._select(outputs)) for number, outputs in arrived]
+                    yield [(number, self.select_outputs(outputs)) for number, outputs in arrived]
 
     def _all_side_by_side(self, matrix: Any, schema: Schema | ImageSchema) -> Array:
         """The model's outputs for one encoded matrix, (rows, outputs), in calls of `Calls.batch` rows."""
@@ -681,14 +688,14 @@ class Game:
         images = matrix.reshape(n, *schema.shape)
         self.count(n)
         if not self.model.tensor:
-            outputs = self._select(self.model(images.cpu().numpy(), n))
+            outputs = self.select_outputs(self.model(images.cpu().numpy(), n))
             return torch.from_numpy(outputs).to(self.device, torch.float32)
         outputs = self.model.tensors(images, n).to(torch.float32)
         if check and not bool(torch.isfinite(outputs).all()):
             raise ModelError(
                 f"the model returned NaN or infinity for some of {n} masked images; check it on such images"
             )
-        chosen: torch.Tensor = self._select(outputs)
+        chosen: torch.Tensor = self.select_outputs(outputs)
         return chosen
 
     def _masked(self, matrix: Any, coalitions: BoolArray, schema: Schema | ImageSchema) -> Array:
@@ -719,7 +726,7 @@ class Game:
         n_rows = int(matrix.shape[0])
         batch = self._as_input(matrix, schema)
         self.count(n_rows)
-        outputs: Array = self._select(self.model(batch, n_rows))
+        outputs: Array = self.select_outputs(self.model(batch, n_rows))
         return outputs
 
     def _as_input(self, matrix: Any, schema: Schema | ImageSchema) -> Any:
@@ -730,7 +737,7 @@ class Game:
         if self.model.tensor:
             self._need_numbers(schema)
             return torch.as_tensor(matrix).to(self.model.device, self.model.dtype)
-        return write_table(matrix.numpy() if isinstance(matrix, torch.Tensor) else matrix, self._model_schema(schema))
+        return self.model_table(matrix.numpy() if isinstance(matrix, torch.Tensor) else matrix, schema)
 
     def _need_numbers(self, schema: Schema) -> None:
         coded = [column.name for column in schema.columns if column.coded]
@@ -740,11 +747,16 @@ class Game:
                 "wrap the model in a function that encodes the frame"
             )
 
-    def _model_schema(self, schema: Schema) -> Schema:
+    def model_table(self, matrix: Matrix, schema: Schema) -> Any:
+        """Encoded rows as the table that the model is given."""
+        return write_table(matrix, self.model_schema(schema))
+
+    def model_schema(self, schema: Schema) -> Schema:
+        """The columns of the table that the model is given."""
         allowed = self.model.frames
         return convert_schema(schema, self._frame or (schema.frame if schema.frame in allowed else allowed[0]))
 
-    def _select(self, outputs: Any) -> Any:
+    def select_outputs(self, outputs: Any) -> Any:
         """The outputs that are explained, of an array or a tensor (rows, outputs)."""
         names, target = self.model.class_names, self._target
         of_classes = self.model.output != "raw" or (names is not None and len(names) == 2)

@@ -298,8 +298,8 @@ class EstimatorModel(Model):
 
     def _margin(self) -> Any:
         """The function that gives a classifier's raw score, or None."""
-        found = _found(self.estimator)
-        kind = _library(_last_step(found))
+        found = found_estimator(self.estimator)
+        kind = library_of(_last_step(found))
         if kind == "xgboost":
             return lambda batch: found.predict(batch, output_margin=True)  # a Pipeline passes it to its last step
         if kind == "lightgbm":
@@ -307,16 +307,17 @@ class EstimatorModel(Model):
         return getattr(self.estimator, "decision_function", None)
 
     @cached_property
-    def _link(self) -> Link | None:
-        return _link_of(_last_step(_found(self.estimator)))
+    def link(self) -> Link | None:
+        """How a classifier's margins become its probabilities, where that is known."""
+        return _link_of(_last_step(found_estimator(self.estimator)))
 
     def outputs(self, batch: Any) -> Any:
         if self.class_names is None:
             return self.estimator.predict(batch)
         if self.output == "raw":
             return self._margin()(batch)
-        if self.output == "log-odds" and self._link is not None:
-            return _log_odds_from_margins(self._margin()(batch), self._link)
+        if self.output == "log-odds" and self.link is not None:
+            return _log_odds_from_margins(self._margin()(batch), self.link)
         probability = self.estimator.predict_proba(batch)
         if isinstance(probability, list):
             raise InputError(
@@ -329,7 +330,7 @@ class BoosterModel(Model):
     """A native XGBoost or LightGBM booster."""
 
     def __init__(self, booster: Any, output: Output) -> None:
-        self.library = _library(booster)
+        self.library = library_of(booster)
         self.frames = _frames(booster)
         objective = _objective(booster, self.library)
         probabilistic = objective in PROBABILISTIC
@@ -343,11 +344,12 @@ class BoosterModel(Model):
         self.booster = booster
 
     @cached_property
-    def _link(self) -> Link | None:
+    def link(self) -> Link | None:
+        """How margins become log-odds, where these are asked for."""
         return _booster_link(self.booster, self.library) if self.output == "log-odds" else None
 
     def outputs(self, batch: Any) -> Any:
-        raw = self.output == "raw" or self.from_margin or self._link is not None
+        raw = self.output == "raw" or self.from_margin or self.link is not None
         if self.library == "xgboost":
             import xgboost
 
@@ -356,8 +358,8 @@ class BoosterModel(Model):
             values = self.booster.predict(batch, raw_score=raw)
         if self.output == "raw":
             return values
-        if self._link is not None:
-            return _log_odds_from_margins(values, self._link)
+        if self.link is not None:
+            return _log_odds_from_margins(values, self.link)
         values = np.asarray(values, dtype=np.float64)
         if self.from_margin:
             values = probability_from_logits(torch.from_numpy(values)).numpy()
@@ -381,6 +383,14 @@ def _objective_words(booster: Any, library: str) -> str:
 
         return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
     return str(booster.dump_model(num_iteration=1).get("objective", ""))
+
+
+def objective_words(estimator: Any) -> str:
+    """What a boosted estimator was trained for, in its library's words; with LightGBM's settings after it."""
+    library = library_of(estimator)
+    if library in ("xgboost", "lightgbm"):
+        return _objective_words(estimator.get_booster() if library == "xgboost" else estimator.booster_, library)
+    return str(getattr(estimator, "loss", ""))
 
 
 @dataclass(frozen=True)
@@ -413,7 +423,7 @@ def _booster_link(booster: Any, library: str) -> Link | None:
 
 def _link_of(estimator: Any) -> Link | None:
     """The link between a classifier's margins and its probabilities, where its class is known to have one."""
-    library, name = _library(estimator), type(estimator).__name__
+    library, name = library_of(estimator), type(estimator).__name__
     if library == "xgboost":
         return _booster_link(estimator.get_booster(), library)
     if library == "lightgbm":
@@ -441,14 +451,14 @@ def _plain_logistic(estimator: Any, *, binary: bool) -> bool:
     return how != "ovr" and getattr(estimator, "solver", "") != "liblinear"
 
 
-def _found(estimator: Any) -> Any:
+def found_estimator(estimator: Any) -> Any:
     """What a search over settings (GridSearchCV) has found; else the estimator itself."""
     return getattr(estimator, "best_estimator_", estimator)
 
 
 def _last_step(estimator: Any) -> Any:
     """What a Pipeline ends with; else the estimator itself."""
-    return estimator.steps[-1][1] if _library(estimator) == "sklearn" and hasattr(estimator, "steps") else estimator
+    return estimator.steps[-1][1] if library_of(estimator) == "sklearn" and hasattr(estimator, "steps") else estimator
 
 
 ONNX_TYPES = {
@@ -530,7 +540,7 @@ def _onnx_columns(inputs: Any, batch: Any) -> dict[str, npt.NDArray[Any]]:
     return feed
 
 
-def _library(model: Any) -> str:
+def library_of(model: Any) -> str:
     """The library a model's class, or the class it extends, comes from."""
     homes = [base.__module__.partition(".")[0] for base in type(model).__mro__]
     return next((home for home in homes if home in ("xgboost", "lightgbm")), homes[0])
@@ -538,7 +548,7 @@ def _library(model: Any) -> str:
 
 def _frames(model: Any) -> tuple[str, ...]:
     """LightGBM refuses Arrow and polars categories, XGBoost Arrow ones; both know pandas."""
-    return {"lightgbm": ("pandas", "numpy"), "xgboost": ("pandas", "numpy", "polars")}.get(_library(model), FRAMES)
+    return {"lightgbm": ("pandas", "numpy"), "xgboost": ("pandas", "numpy", "polars")}.get(library_of(model), FRAMES)
 
 
 def adapt(model: Any, output: Output, precision: Precision = None) -> Model:
@@ -557,7 +567,7 @@ def adapt(model: Any, output: Output, precision: Precision = None) -> Model:
         return TorchModel(model, output, precision)
     if isinstance(model, (str, Path)) or type(model).__name__ == "InferenceSession":
         return OnnxModel(model, output)
-    if type(model).__name__ == "Booster" and _library(model) in ("xgboost", "lightgbm"):
+    if type(model).__name__ == "Booster" and library_of(model) in ("xgboost", "lightgbm"):
         return BoosterModel(model, output)
     if hasattr(model, "predict"):
         return EstimatorModel(model, output)
