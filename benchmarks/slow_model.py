@@ -1,0 +1,170 @@
+"""A model that takes 20 ms a row, explained in minutes: error and seconds of a whole fit, the model's own included.
+
+    python -m benchmarks.slow_model [--budget 20000] [--workers 2] [--seeds 0 1 2] [--members 560] [--kept model.npz]
+
+The model is a committee of 560 kernel ridge regressions (scikit-learn, Laplacian kernel, 2,500 rows of 20 columns
+each): 1.4 million kernels a row, about 20 ms of one core, also in batches; the measured time a row, in calls of 64,
+stands with the results. It is called by `cortx.Calls`, two calls at a time. The clock runs from the game to the
+finished explainer.
+
+The truth, on 50 rows that no fit has seen, is exact and costs no evaluation: a Laplacian kernel is a product over
+columns, and the Shapley values of a product game v(S) = prod_S a * prod_rest b are
+(a_j - b_j) * integral over t in [0, 1] of the other columns' b + t (a - b), a polynomial of degree 19 that ten nodes of
+Gauss and Legendre integrate exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.records import over_seeds, write
+
+Array = npt.NDArray[np.float64]
+COLUMNS, MEMBER_ROWS, GAMMA, PENALTY = 20, 2_500, 0.03, 0.02
+TABLE_ROWS, TRUTH_ROWS, CALL_ROWS = 4_000, 50, 64
+
+
+def table(n_rows: int, seed: int) -> Array:
+    """Columns that depend on each other, each between -2 and 2 or so."""
+    rng = np.random.default_rng(seed)
+    common = rng.normal(size=(n_rows, 4))
+    return 0.5 * common[:, np.arange(COLUMNS) % 4] + 0.8 * rng.normal(size=(n_rows, COLUMNS))
+
+
+def target(rows: Array, seed: int) -> Array:
+    """Waves, products and steps of half of the columns, weak effects of the others, and noise."""
+    x, rng = rows.T, np.random.default_rng(seed)
+    strong = 2 * np.sin(1.5 * x[0]) + 1.5 * x[1] * x[2] + x[3] ** 2 + 2 * np.tanh(3 * x[4]) + x[5] * np.abs(x[6])
+    medium = np.where(x[7] > 0, x[8], -x[9])
+    made: Array = strong + medium + 0.2 * x[10:].sum(axis=0) + 0.3 * rng.normal(size=len(rows))
+    return made
+
+
+class Committee:
+    """The mean of kernel ridge regressions, each of its own rows."""
+
+    def __init__(self, centres: Array, weights: Array) -> None:
+        """`centres` is (members, rows, columns), `weights` (members, rows)."""
+        from sklearn.kernel_ridge import KernelRidge
+
+        self.centres, self.weights, self.members = centres, weights, []
+        for rows, dual in zip(centres, weights, strict=True):
+            member = KernelRidge(kernel="laplacian", gamma=GAMMA)
+            member.X_fit_, member.dual_coef_, member.n_features_in_ = rows, dual, COLUMNS
+            self.members.append(member)
+
+    @classmethod
+    def fitted(cls, n_members: int) -> Committee:
+        from sklearn.kernel_ridge import KernelRidge
+
+        centres = np.stack([table(MEMBER_ROWS, 1_000 + i) for i in range(n_members)])
+
+        def dual(i: int) -> Array:
+            model = KernelRidge(kernel="laplacian", gamma=GAMMA, alpha=PENALTY)
+            found: Array = model.fit(centres[i], target(centres[i], 1_000 + i)).dual_coef_
+            return found
+
+        with ThreadPoolExecutor(2) as pool:
+            return cls(centres, np.stack(list(pool.map(dual, range(n_members)))))
+
+    def predict(self, rows: Array) -> Array:
+        total: Array = np.mean([member.predict(rows) for member in self.members], axis=0)
+        return total
+
+
+def exact_values(model: Committee, row: Array, reference: Array) -> Array:
+    """The Shapley values of one row, (columns,), by the integral over the product game of each centre."""
+    nodes, shares = np.polynomial.legendre.leggauss(COLUMNS // 2)
+    values = np.zeros(COLUMNS)
+    for centres, weights in zip(model.centres, model.weights, strict=True):
+        present, absent = (np.exp(-GAMMA * np.abs(centres - at)) for at in (row, reference))  # (rows, columns)
+        for node, share in zip((nodes + 1) / 2, shares / 2, strict=True):
+            between = absent + node * (present - absent)
+            # Kernels of a moderate width are far from zero, so a product may be divided by one of its factors.
+            others = between.prod(axis=1)[:, None] / between
+            values += share * (weights[:, None] * (present - absent) * others).sum(axis=0)
+    return values / len(model.centres)
+
+
+def check_truth(model: Committee, row: Array, reference: Array) -> None:
+    """Efficiency: the values add up to the model's own difference."""
+    difference = np.diff(model.predict(np.stack([reference, row])))[0]
+    np.testing.assert_allclose(exact_values(model, row, reference).sum(), difference, rtol=1e-6, atol=1e-8)
+
+
+def one_fit(model: Committee, truth: Array, test: Array, seed: int, given: Any) -> dict[str, float]:
+    import cortx
+    from cortx.metrics import l2_distance, rank_accuracy
+
+    rows = table(TABLE_ROWS, 1)
+    started = perf_counter()
+    calls = cortx.Calls(workers=given.workers, batch=CALL_ROWS)
+    game = cortx.Game(model, reference=rows, output="raw", calls=calls)
+    explainer = cortx.CoRTX(given.recipe, seed=seed).fit(game, rows, budget=given.budget, progress=False)
+    seconds = perf_counter() - started
+    values = explainer.explain(test).values
+    scores = {
+        "relative l2": float(l2_distance(values, truth).mean() / np.linalg.norm(truth, axis=1).mean()),
+        "rank accuracy": float(rank_accuracy(values, truth).mean()),
+        "seconds": seconds,
+        "evaluations": float(explainer.costs_["total_evaluations"]),
+    }
+    print(f"seed {seed}: {scores}", flush=True)
+    return scores
+
+
+def seconds_a_row(model: Committee) -> float:
+    """Of one core, in calls of 64 rows."""
+    rows = table(CALL_ROWS, 3)
+    model.predict(rows)
+    started = perf_counter()
+    model.predict(rows)
+    return (perf_counter() - started) / CALL_ROWS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", type=int, default=20_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--members", type=int, default=560)
+    parser.add_argument("--recipe", default="default")
+    parser.add_argument("--kept", type=Path, help="An .npz file for the trained model, made if it is not there.")
+    given = parser.parse_args()
+    if given.kept is not None and given.kept.exists():
+        kept = np.load(given.kept, allow_pickle=False)
+        model = Committee(kept["centres"], kept["weights"])
+    else:
+        model = Committee.fitted(given.members)
+        if given.kept is not None:
+            np.savez(given.kept, centres=model.centres, weights=model.weights)
+    fresh, test = table(2_000, 2), table(TRUTH_ROWS, 4)
+    reference = table(TABLE_ROWS, 1).mean(axis=0)
+    check_truth(model, test[0], reference)
+    known = np.corrcoef(model.predict(fresh[:256]), target(fresh, 2)[:256])[0, 1] ** 2
+    each = seconds_a_row(model)
+    print(
+        f"{len(model.members)} members, R2 {known:.3f}, {1_000 * each:.1f} ms a row in calls of {CALL_ROWS}", flush=True
+    )
+    with ThreadPoolExecutor(2) as pool:
+        truth = np.stack(list(pool.map(lambda row: exact_values(model, row, reference), test)))
+    found = [one_fit(model, truth, test, seed, given) for seed in given.seeds]
+    setting = f"{len(model.members)} kernel ridge regressions, {COLUMNS} columns, {given.budget:,} evaluations"
+    write(
+        "slow_model",
+        over_seeds(
+            "slow model", setting, f"CoRTX ({given.recipe})", found, seeds=given.seeds, seconds_a_row=each,
+            workers=given.workers, test_rows=TRUTH_ROWS,
+        ),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
