@@ -143,3 +143,29 @@ def test_a_killed_run_pays_for_one_batch_again_at_most(address: str, tmp_path: P
     assert told["failures"] > 10
     assert 0 < game.repeated_calls <= told["failures"]
     assert game.evaluations == told["again"] + told["rows"] - asked["rows"]
+
+
+HANGS = """
+import time
+import numpy as np
+import cortx
+
+def model(rows):
+    print("begun", flush=True)
+    time.sleep(3_600)
+
+game = cortx.Game(model, np.zeros(3), output="raw", calls=cortx.Calls(workers=2, batch=1))
+game.full_values(game.rows(np.ones((4, 3))))
+"""
+
+
+def test_an_interrupt_ends_a_program_whose_calls_hang() -> None:
+    environment = {**os.environ, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", HANGS]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert [run.stdout.readline(), run.stdout.readline()] == ["begun\n", "begun\n"]
+        run.send_signal(signal.SIGINT)
+        assert run.stderr.read().strip().endswith("KeyboardInterrupt")
+        assert run.wait(HANG) != 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import Callable
 from email.utils import formatdate
@@ -10,8 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from tests.conftest import make_model
+from tests.compat.samples import frame, score
+from tests.conftest import make_model, make_tiny_recipe
 from tests.guard import HANG
 
 import cortx
@@ -153,7 +156,34 @@ def test_a_module_in_training_mode_is_asked_in_evaluation_mode() -> None:
     assert module.training
 
 
-def test_images_and_frames_are_called_in_batches_too() -> None:
+def test_frames_with_categories_and_missing_values_are_called_in_batches_too() -> None:
+    rows = frame().assign(income=lambda rows: rows["income"].where(rows["age"] > 40))
+
+    def model(table: pd.DataFrame) -> np.ndarray:
+        assert table["region"].dtype == rows["region"].dtype
+        return score(table.assign(income=table["income"].fillna(-1.0)))
+
+    background = rows.iloc[:3]
+    settings: list[dict[str, Any]] = [{"reference": rows}, {"background": background, "players": {"a": [0, 2]}}]
+    for absent in settings:
+        plain = cortx.Game(model, output="raw", **absent)
+        game = cortx.Game(model, output="raw", calls=Calls(workers=3, batch=7), **absent)
+        found, truth = (cortx.shapley(each, rows.iloc[:9], "kernel", row_budget=60) for each in (game, plain))
+        np.testing.assert_allclose(found.values, truth.values, atol=1e-10)
+        assert found.evaluations == truth.evaluations
+
+
+def test_games_are_copied() -> None:
+    for model in (smooth, Asynchronous(1)):
+        game = cortx.Game(model, "zero", output="raw", calls=Calls(workers=2, batch=4))
+        rows = game.rows(TABLE)
+        expected = game.full_values(rows)
+        other = copy.deepcopy(game)
+        np.testing.assert_array_equal(other.full_values(other.rows(TABLE)), expected)
+        assert other.calls == game.calls
+
+
+def test_images_are_called_in_batches_too() -> None:
     images = np.random.default_rng(0).random((5, 4, 4)).astype(np.float32)
     sizes: list[int] = []
 
@@ -293,6 +323,19 @@ def test_a_budget_stops_calls_before_they_begin() -> None:
         answered_rows(game, seen)
     assert sorted(seen) == list(range(10))  # what was paid for arrived
     assert sum(model.sizes) == game.evaluations == 11
+
+
+def test_a_fit_counts_every_row_once_and_tells_of_repeated_calls(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cortx.training.difficulty.STEPS", 1)  # what is learned does not matter here
+    model = Flaky(0.3)
+    game = cortx.Game(model, "zero", output="raw", calls=Calls(workers=3, batch=50, retries=99, wait=0))
+    recipe, rows = make_tiny_recipe(steps=1), np.random.default_rng(0).normal(size=(150, 5))
+    with caplog.at_level("INFO", logger="cortx"):
+        explainer = cortx.CoRTX(recipe).fit(game, rows, budget=6_000)
+    assert model.answered == explainer.costs_["total_evaluations"] <= 6_000
+    assert f"{model.failed:,} calls of the model failed and were repeated" in caplog.messages
 
 
 # Waiting ----------------------------------------------------------------------------------------------------------
@@ -455,6 +498,18 @@ def test_an_interrupt_ends_the_work_and_its_threads(monkeypatch: pytest.MonkeyPa
     assert game.evaluations == 3  # what had begun
 
 
+@pytest.mark.parametrize("timeout", [None, HANG])
+def test_a_model_that_ends_the_program_ends_it(timeout: float | None) -> None:
+    def model(rows: np.ndarray) -> np.ndarray:
+        raise SystemExit(3)
+
+    game = cortx.Game(model, "zero", output="raw", calls=Calls(retries=9, timeout=timeout))
+    game.rows(TABLE)
+    with pytest.raises(SystemExit):
+        _ = game.base_values
+    assert call_threads() == []
+
+
 # Async models -----------------------------------------------------------------------------------------------------
 
 
@@ -464,6 +519,9 @@ class Asynchronous:
     def __init__(self, meet: int) -> None:
         self.meet, self.begun, self.loops, self.cancelled = meet, 0, set[int](), 0
         self.all_begun = threading.Event()
+
+    def __reduce__(self) -> Any:
+        return Asynchronous, (self.meet,)
 
     async def __call__(self, rows: np.ndarray) -> np.ndarray:
         self.begun += 1

@@ -109,7 +109,7 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     source = X if isinstance(X, RowStream) else None
     if source is not None:
         X = _part_of(source, game, labels, request)
-    rows, asked = game.rows(X), game.evaluations
+    rows, asked, repeated = game.rows(X), game.evaluations, game.repeated_calls
     left_out = _left_out(game, request.leave_out)
     if together.several:
         _check_processes(game, rows, labels, left_out, request)
@@ -133,6 +133,8 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
         100 * quality["relative_l2"],
         quality["label_norm"],
     )
+    if game.repeated_calls > repeated:
+        logger.info("%s calls of the model failed and were repeated", f"{game.repeated_calls - repeated:,}")
     return fitted
 
 

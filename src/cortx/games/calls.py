@@ -136,6 +136,9 @@ class Caller:
         self.repeated = 0
         """Calls that were repeated."""
 
+    def __reduce__(self) -> tuple[type[Caller], tuple[Calls]]:
+        return Caller, (self.calls,)  # a copy keeps a pace of its own
+
     def answers(
         self,
         ask: Callable[[Task], Answer],
@@ -152,7 +155,7 @@ class Caller:
         ends calls under way, if the model can; `timed` says that `ask` itself keeps to the time limit.
         """
         burst = _Burst(self, ask if timed or self.calls.timeout is None else partial(_within, self.calls.timeout, ask))
-        error: Exception | None = None
+        error: BaseException | None = None
         done = False
         try:
             while True:
@@ -218,7 +221,7 @@ class _Burst(Generic[Task, Answer]):
     def __init__(self, caller: Caller, ask: Callable[[Task], Answer]) -> None:
         self._caller, self._ask = caller, ask
         self._tasks: SimpleQueue[tuple[int, Task, Context] | None] = SimpleQueue()
-        self._results: SimpleQueue[tuple[int, Task, Any, Exception | None]] = SimpleQueue()
+        self._results: SimpleQueue[tuple[int, Task, Any, BaseException | None]] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.giving_up = threading.Event()
         self.under_way, self._begun = 0, 0
@@ -237,10 +240,10 @@ class _Burst(Generic[Task, Answer]):
             try:
                 answer = context.run(self._caller.attempts, self._ask, task, self.giving_up)
                 self._results.put((number, task, answer, None))
-            except Exception as error:
+            except BaseException as error:  # also what would end the program: the caller's thread raises it
                 self._results.put((number, task, None, error))
 
-    def wait(self, unasked: Callable[[Task], None]) -> tuple[list[Arrived[Answer]], Exception | None]:
+    def wait(self, unasked: Callable[[Task], None]) -> tuple[list[Arrived[Answer]], BaseException | None]:
         """What has arrived, at least one answer or failure, and the first failure among it."""
         found = [self._results.get()]
         while True:
@@ -273,12 +276,12 @@ class _Burst(Generic[Task, Answer]):
 
 def _within(seconds: float, ask: Callable[[Task], Answer], task: Task) -> Answer:
     """What `ask` returns within the time; a call that takes longer is left to itself."""
-    result: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
+    result: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def run(context: Context) -> None:
         try:
             result.put((context.run(ask, task), None))
-        except Exception as error:
+        except BaseException as error:
             result.put((None, error))
 
     threading.Thread(target=run, args=(copy_context(),), name=f"{THREAD}-timed", daemon=True).start()

@@ -23,6 +23,9 @@ class EventLoop:
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    def __reduce__(self) -> tuple[type[EventLoop], tuple[()]]:
+        return EventLoop, ()  # a loop belongs to one process, and cannot be copied
+
     @contextmanager
     def running(self) -> Iterator[asyncio.AbstractEventLoop]:
         """The loop, running; several threads may use it at a time."""
