@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cortx.estimators.shapley import shapley as shapley
     from cortx.explainer.artifact import load as load
     from cortx.explainer.explainer import CoRTX as CoRTX
+    from cortx.explainer.tree_explainer import TreeExplainer as TreeExplainer
     from cortx.explanation import Explanation as Explanation
     from cortx.games.calls import Calls as Calls
     from cortx.games.game import Game as Game
@@ -43,6 +44,7 @@ _LAZY = {
     "Patches": "cortx.games.players:Patches",
     "Segments": "cortx.games.players:Segments",
     "Surrogate": "cortx.training.surrogate:Surrogate",
+    "TreeExplainer": "cortx.explainer.tree_explainer:TreeExplainer",
     "distributed": "cortx.distributed",
     "estimators": "cortx.estimators",
     "load": "cortx.explainer.artifact:load",
@@ -64,6 +66,7 @@ __all__ = [
     "Patches",
     "Segments",
     "Surrogate",
+    "TreeExplainer",
     "__version__",
     "distributed",
     "estimators",

@@ -29,6 +29,7 @@ def test_the_public_names_are_pinned() -> None:
         "Patches",
         "Segments",
         "Surrogate",
+        "TreeExplainer",
         "__version__",
         "distributed",
         "estimators",

@@ -318,14 +318,14 @@ def text_frame() -> pd.DataFrame:
                         kind=table["kind"].astype(str))  # fmt: skip
 
 
-def prepared(dense: bool) -> ColumnTransformer:
+def prepared(*, dense: bool, bins: bool = True) -> ColumnTransformer:
     numbers = make_pipeline(SimpleImputer(add_indicator=True), StandardScaler())
     return ColumnTransformer(
         [
             ("numbers", numbers, ["size", "age"]),
             ("colours", OneHotEncoder(handle_unknown="ignore", sparse_output=not dense), ["colour"]),
             ("kinds", OrdinalEncoder(), ["kind"]),
-            ("bins", KBinsDiscretizer(3, quantile_method="averaged_inverted_cdf"), ["weight"]),
+            ("bins", KBinsDiscretizer(3, quantile_method="averaged_inverted_cdf") if bins else "drop", ["weight"]),
             ("roots", FunctionTransformer(np.cbrt), ["weight"]),
         ],
         sparse_threshold=0.0 if dense else 1.0,
@@ -345,7 +345,7 @@ def prepared(dense: bool) -> ColumnTransformer:
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 def test_pipelines_of_single_columns(model: Any, dense: bool) -> None:
     table = text_frame()
-    pipeline = Pipeline([("prepare", prepared(dense)), ("model", model)]).fit(table, target(table))
+    pipeline = Pipeline([("prepare", prepared(dense=dense)), ("model", model)]).fit(table, target(table))
     for players in (None, {"both": ["colour", "weight"]}):
         game = cortx.Game(pipeline, background=table.iloc[:5], players=players)
         found, expected = (cortx.shapley(game, table.iloc[100:115], method) for method in ("tree", "exact"))

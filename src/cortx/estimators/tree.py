@@ -7,6 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
+from cortx.errors import InputError
 from cortx.estimators.exact import VIEW_KEEP
 from cortx.estimators.tree_deep import DeepLeaves
 from cortx.estimators.tree_paths import Paths, in_parts
@@ -92,6 +93,14 @@ def prepare_trees(game: Game, rows: Rows, most_checks: int | None = None) -> Pre
         game.prepared = error
         raise
     return prepared
+
+
+def trees_of(game: Game) -> TreeGame | None:
+    """The trees of a game, or None; the model is not asked whether it agrees with them."""
+    try:
+        return game.prepared.trees if isinstance(game.prepared, PreparedTrees) else read_trees(game)
+    except InputError:  # no trees, or a game that does not know its columns yet
+        return None
 
 
 def tree_labels(

@@ -58,6 +58,14 @@ def load(folder: str | Path, model: Any = None, *, device: str | None = None, ca
 
     path = local_path(folder, "the explainer's folder")
     manifest, tensors = _read(path)
+    if manifest.get("kind") == "tree":
+        from cortx.explainer.tree_explainer import load_trees
+
+        exact = load_trees(path, manifest, tensors)
+        if model is not None:
+            exact._game = Game.from_spec(model, exact.fitted.spec, calls=calls, known_base=True)
+            _check_model(exact._game, exact.fitted, path)
+        return exact
     try:
         settings = manifest["settings"]
         spec = game_spec(manifest, {name: tensors[name].numpy() for name in GAME_ARRAYS})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ import torch
 
 from cortx.errors import InputError, NotFittedError
 from cortx.estimators.shapley import shapley
+from cortx.estimators.tree import trees_of
 from cortx.explainer.budget import Plan, make_plan
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from cortx.explainer.evaluation import Slices
     from cortx.explainer.report import QualityReport
 
+logger = logging.getLogger("cortx")
 Array = npt.NDArray[np.float64]
 ROWS_AT_A_TIME = 8_192
 P = ParamSpec("P")
@@ -200,6 +203,11 @@ class CoRTX:
         kept_in = None if checkpoint is None else local_path(checkpoint, "checkpoint=")
         if isinstance(labels, (str, os.PathLike)):
             labels = local_path(labels, "labels=")
+        if trees_of(game):
+            logger.warning(
+                "this model needs no learned explainer: cortx.shapley(game, X, method='tree') gives its exact values "
+                "at once, and cortx.TreeExplainer(game, X) saves and serves them"
+            )
         with processes(self.device) as together:
             request = Request(
                 recipe=recipe,
@@ -293,6 +301,9 @@ class CoRTX:
         if self._fitted is None:
             raise NotFittedError("this explainer is not fitted; call fit(game, X), or cortx.load(folder)")
         return self._fitted
+
+    is_exact = False
+    """Whether it computes values instead of predicting them (`cortx.TreeExplainer`)."""
 
     @property
     def game(self) -> Game | None:

@@ -157,6 +157,32 @@ class Forest:
             total += self.value[leaves]
         return total
 
+    def answers(self, splits: IntArray, inputs: Array) -> BoolArray:
+        """Whether row i goes left at ``splits[i]``, (rows,): for splits with thresholds."""
+        numbers = inputs[np.arange(len(splits)), self.column[splits]]
+        numbers = numbers.astype(np.float32) if self.single else numbers
+        left: BoolArray = numbers <= self._thresholds[self.place[splits]]
+        return np.where(np.isnan(numbers), self.missing_left[splits], left)
+
+    def check(self) -> None:
+        """Refuses arrays that are no trees, with `ValueError`: what a damaged file may hold."""
+        n = self.n_nodes
+        inner = np.flatnonzero(self.column >= 0)
+        children = np.concatenate([self.left[inner], self.right[inner]])
+        sizes = {len(part) for part in (self.threshold, self.left, self.right, self.missing_left, self.value,
+                                        self.categories)}  # fmt: skip
+        if sizes != {n} or self.value.shape != (n, len(self.offset)) or len(self.roots) == 0:
+            raise ValueError("the arrays of the trees have different sizes")
+        for places, most in ((children, n), (self.roots, n), (self.categories + 1, len(self.category_left) + 1)):
+            if len(places) and not (places.min() >= 0 and places.max() < most):
+                raise ValueError("a node of the trees names another one that does not exist")
+        # With one parent at most, and none for a root, nothing that a root reaches is a circle.
+        parents = np.bincount(children, minlength=n)
+        if parents.max(initial=0) > 1 or parents[self.roots].any() or len(set(self.roots.tolist())) < len(self.roots):
+            raise ValueError("the nodes of the trees form no trees")
+        if not (np.isfinite(self.value).all() and np.isfinite(self.offset).all()):
+            raise ValueError("the values of the trees are not finite")
+
     def levels(self) -> Iterator[IntArray]:
         """The splits, level by level from the roots."""
         here = self.roots

@@ -801,8 +801,12 @@ class Game:
             self.rows(write_table(matrix, schema) if isinstance(schema, Schema) else matrix.reshape(-1, *schema.shape))
         return self.outputs_of(Images(matrix, schema) if isinstance(schema, ImageSchema) else Table(matrix, schema))
 
-    def spec(self, schema: Schema | ImageSchema) -> GameSpec:
-        """The game without its model; `schema` is that of the rows it was used on."""
+    def spec(self, schema: Schema | ImageSchema, base_values: Array | None = None) -> GameSpec:
+        """The game without its model; `schema` is that of the rows it was used on.
+
+        The model is asked for its base values, unless they are given.
+        """
+        base = self.base_values if base_values is None else base_values
         return GameSpec(
             schema=schema,
             absent=self.absent,
@@ -810,8 +814,8 @@ class Game:
             output=self.model.output,
             target=self._target,
             frame=self._frame,
-            base_values=self.base_values,
-            output_names=self.output_names,
+            base_values=base,
+            output_names=self.names_of(len(base)),
             own_reference=self.own_reference,
             precision=self.precision,
         )

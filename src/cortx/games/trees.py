@@ -51,6 +51,8 @@ class TreeGame:
     """Rows as the trees see them, (rows, tree columns)."""
     column_player: IntArray
     """(tree columns,) the player that each belongs to."""
+    sources: IntArray
+    """(tree columns,) the column of the game's table that each comes from."""
 
     def outputs(self, table: Table) -> Array:
         """The game's outputs of rows, (rows, outputs), from the trees alone."""
@@ -85,8 +87,8 @@ def read_trees(game: Game) -> TreeGame:
         encode = _Through(game, steps, last, len(sources))
     if forest.n_columns > len(sources):
         raise NotTrees(f"the trees look at {forest.n_columns} columns, the table has {len(sources)}")
-    players = game.players.column_player[np.asarray(sources, dtype=np.int64)]
-    return TreeGame(_selected(forest, game), encode, players)
+    made_of = np.asarray(sources, dtype=np.int64)
+    return TreeGame(_selected(forest, game), encode, game.players.column_player[made_of], made_of)
 
 
 def check_trees(game: Game, trees: TreeGame, table: Table, most: int | None = None) -> bool:

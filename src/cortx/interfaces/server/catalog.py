@@ -372,6 +372,8 @@ def _auditor(name: str, explainer: CoRTX, settings: Settings, log: Log | None, m
         return None
     if explainer.game is None:
         raise InputError("--audit explains again with the model; give --model too")
+    if explainer.is_exact:
+        raise InputError(f"{name!r} is an explainer of trees, which is exact; serve it without --audit")
     from cortx.interfaces.server.audit import Auditor
 
     confidence = 0.9 if settings.confidence is None else settings.confidence
