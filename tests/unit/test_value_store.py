@@ -367,6 +367,18 @@ def test_values_of_another_game_or_model_are_refused(kept: tuple[Path, Game], tm
     ValueStore.open(copied, game).values(game, game.rows(table()), asked)
 
 
+def test_one_value_is_enough_to_recognise_a_model_that_rounds(tmp_path: Path) -> None:
+    """As a network in float32 does, whose outputs depend on what else is in the batch."""
+    for noise, same in ((1e-7, True), (0.1, False)):
+        folder = tmp_path / str(same)
+        game = game_of(Paid())
+        rows = game.rows(table()[:1])
+        ValueStore.open(folder, game).values(game, rows, rows.active[:, None, :])
+        rounding = game_of(lambda batch, noise=noise: Paid()(batch) * (1 + noise))
+        rows = rounding.rows(table()[:1])
+        assert ValueStore.open(folder, rounding).belongs_to(rounding, rows) == same
+
+
 def test_in_memory_the_values_of_another_model_are_forgotten() -> None:
     game, changed = game_of(Paid()), Paid(scale=2.0)
     rows, asked = game.rows(table()), coalitions(12, 4, 0)

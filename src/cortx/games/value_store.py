@@ -212,13 +212,14 @@ class ValueStore:
         if not self._unwritten:
             self._written = self._clock()
         kept = Kept.of(asked.row_words(pairs), np.packbits(asked.masks(pairs), axis=1), values)
-        self._unwritten.append(kept)
-        spent = np.ones(len(kept), dtype=bool)
-        while self._blocks and len(self._blocks[-1][0]) < 2 * len(kept):
-            last, last_spent = self._blocks.pop()
+        if self.folder is not None:
+            self._unwritten.append(kept)
+        spent, blocks = np.ones(len(kept), dtype=bool), list(self._blocks)
+        while blocks and len(blocks[-1][0]) < 2 * len(kept):
+            last, last_spent = blocks.pop()
             order = np.argsort(np.concatenate([last.keys, kept.keys]), kind="stable")
             kept, spent = joined([last, kept]), np.concatenate([last_spent, spent])[order]
-        self._blocks.append((kept, spent))
+        self._blocks = [*blocks, (kept, spent)]  # at once, so that an interrupt loses nothing
 
     def _find(self, keys: Words) -> tuple[IntArray, IntArray]:
         """The block of each key, -1 if it is not kept, and its place there."""
@@ -291,7 +292,11 @@ class ValueStore:
             return True
         index, coalitions, kept = chosen
         now = game.pair_values(rows, index, coalitions)
-        return now.shape == kept.shape and difference(now, kept, game.precision).same
+        if now.shape != kept.shape:
+            return False
+        # With v(none), so that also a single value has something to be measured by.
+        before, after = (np.concatenate([game.base_values[None], values]) for values in (kept, now))
+        return difference(after, before, game.precision).same
 
     def check_cost(self, game: Game, rows: Rows) -> int:
         """Evaluations that the next `check` asks for, v(none) aside."""
