@@ -56,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ((*FIT, "--calls-per-second", "0"), "--calls-per-second must be more than 0"),
         ((*FIT, "--calls", "0"), "--calls"),
         ((*EVALUATE, "--model", MODEL, "--call-timeout", "0"), "--call-timeout"),
+        (("explain", str(ONE), "parts", "--out", "done", "--calls", "3"), "--calls is for a single file"),
         ((*EXPLAIN, "--model", MODEL, "--confidence", "0.9999"), "--confidence 0.9999 needs more"),
         ((*EXPLAIN, "--confidence", "0.9"), "--outputs, or load the explainer with --model"),
         ((*EXPLAIN, "--tolerance", "0.1"), "--tolerance refines rows with the model"),
@@ -177,6 +178,14 @@ def test_evaluate_calls_a_slow_model_as_told(folder: Path, flaky: list[int], mon
     told, other = (json.loads(Path(name).read_text()) for name in ("slow.json", "fast.json"))
     assert told["worst_rows"] == other["worst_rows"]
     assert told["model"]["same"]
+
+
+def test_explain_calls_a_slow_model_as_told(folder: Path, flaky: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(app, [*EXPLAIN, "--model", MODEL, *SLOW], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert max(flaky) == 7
+    assert (done.exit_code, sum(flaky)) == (0, len(frame()) + 32 + 7)  # rows, those that recognise it, one call again
 
 
 def test_label_calls_a_slow_model_as_told(folder: Path, flaky: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,6 +341,11 @@ def explain(
     gpus_per_worker: GpusOption = 0.0,
     threads: ThreadsOption = None,
     device: DeviceOption = None,
+    calls: CallsOption = None,
+    rows_per_call: CallRowsOption = None,
+    calls_per_second: CallRateOption = None,
+    retries: RetriesOption = None,
+    call_timeout: CallTimeoutOption = None,
 ) -> None:
     """Explain every row of a table.
 
@@ -365,7 +370,8 @@ def explain(
         for option, value in (
             ("--plot", plot), ("--tolerance", tolerance), ("--row-budget", row_budget), ("--reasons", reasons),
             ("--exclude", exclude), ("--direction", direction), ("--output", output), ("--threads", threads),
-            ("--device", device),
+            ("--device", device), ("--calls", calls), ("--rows-per-call", rows_per_call),
+            ("--calls-per-second", calls_per_second), ("--retries", retries), ("--call-timeout", call_timeout),
         ):  # fmt: skip
             if value not in (None, []):
                 raise InputError(f"{option} is for a single file; leave it out, or explain a file without --engine")
@@ -379,6 +385,7 @@ def explain(
     _explain_file(
         explainer, local_path(table, "TABLE"), local_path(out, "--out"), model, outputs, top, plot, confidence,
         tolerance, row_budget, reasons, exclude, direction, output, threads, device,
+        read_calls(calls, rows_per_call, calls_per_second, retries, call_timeout),
     )  # fmt: skip
 
 
@@ -399,6 +406,7 @@ def _explain_file(
     output: str | None,
     threads: int | None,
     device: str | None,
+    calls: Calls | None,
 ) -> None:
     """A table that fits into memory, into one file."""
     from cortx.distributed.kernel import ExplainSettings, columns_of
@@ -410,7 +418,7 @@ def _explain_file(
         raise InputError("--model and --outputs both give the model's output; use one of them")
     _check_explain_options(top, reasons, tolerance, row_budget, exclude, direction, output)
     known_model = None if model is None else load_model(model)
-    loaded = load(explainer, known_model, device=device).set_params(threads=threads)
+    loaded = load(explainer, known_model, device=device, calls=calls).set_params(threads=threads)
     rows = read_file(table)
     known = _output_columns(rows, outputs, table)
     stored = stored_columns(table, rows, out)
