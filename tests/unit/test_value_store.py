@@ -205,6 +205,21 @@ def test_a_budget_that_ends_loses_nothing_it_paid_for(calls: Calls | None) -> No
     assert model.count - 1 == len(different(game, rows, asked))
 
 
+@pytest.mark.parametrize("calls", [None, Calls(workers=2, batch=2), Calls(workers=2, batch=8)])
+def test_a_value_that_cannot_be_paid_for_as_a_whole_is_not_begun(calls: Calls | None) -> None:
+    model = Paid()
+    game = game_of(model, background=BACKGROUND, calls=calls)
+    rows = game.rows(table(30))
+    store, none = ValueStore.open(None, game), len(game.base_values) and model.count
+    asked = coalitions(30, 15, 0) & (np.arange(6) < 5)
+    with game.spending(100), pytest.raises(BudgetError, match=r"of 100 .* are kept: call again"):
+        store.values(game, rows, asked)
+    whole = sum(int((mask == active).all()) for index, masks, _ in store.of_rows(rows)
+                for mask, active in zip(masks, rows.active[index], strict=True))  # fmt: skip
+    assert model.count - none == 3 * (len(store) - whole) + whole <= 100
+    assert len(store) > 15
+
+
 def test_an_interrupt_loses_nothing_that_was_answered(tmp_path: Path) -> None:
     model = Paid()
     game = game_of(model)

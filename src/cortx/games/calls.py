@@ -326,11 +326,15 @@ class Pieces:
     def part(self, piece: int) -> slice:
         return slice(piece * self.each, min(self.pairs, (piece + 1) * self.each))
 
+    def rows(self, piece: int) -> int:
+        """Masked rows of a piece."""
+        return self.background * (min(self.pairs, (piece + 1) * self.each) - piece * self.each)
+
     def batches(self) -> Iterator[tuple[IntArray, IntArray]]:
         """For each call its masked rows: the numbers of their pairs and of their background rows."""
         for piece in range(-(-self.pairs // self.each)):
             part = self.part(piece)
-            background, pair = np.divmod(np.arange(self.background * (part.stop - part.start)), part.stop - part.start)
+            background, pair = np.divmod(np.arange(self.rows(piece)), part.stop - part.start)
             for some in np.array_split(np.arange(len(pair)), self.calls):
                 yield part.start + pair[some], background[some]
 

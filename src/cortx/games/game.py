@@ -475,12 +475,18 @@ class Game:
 
     def count(self, evaluations: int) -> None:
         """Counts evaluations of the model before they are made; whoever calls the model itself calls this first."""
-        ledgers = [ledger for ledger in tuple(self._ledgers) if ledger.thread == get_ident()]
-        for ledger in ledgers:  # all of them, before any counts
-            ledger.check(evaluations)
-        for ledger in ledgers:
+        self.check_budget(evaluations)  # all ledgers, before any counts
+        for ledger in self._own_ledgers():
             ledger.add(evaluations)
         self.evaluations += evaluations
+
+    def check_budget(self, evaluations: int) -> None:
+        """Raises `BudgetError` if so many more evaluations would pass a limit; counts nothing."""
+        for ledger in self._own_ledgers():
+            ledger.check(evaluations)
+
+    def _own_ledgers(self) -> list[Ledger]:
+        return [ledger for ledger in tuple(self._ledgers) if ledger.thread == get_ident()]
 
     def count_kept(self, evaluations: int) -> None:
         """Counts evaluations that were paid for earlier and are used again: against budgets, not as asked."""
@@ -593,18 +599,22 @@ class Game:
         if self._caller is None or self.of_images:
             for part in _slices(len(row_of), self._chunk):
                 matrix, masks = rows.table.matrix[row_of[part]], coalitions[part]
+                self.check_budget(len(masks) * len(self.absent))
                 with work(large=self.model.large):
                     values = self._masked(matrix, masks[:, None, :], rows.table.schema)
                 yield [(part, values[:, 0])]
             return
         pieces = Pieces.of(len(row_of), len(self.absent), self._caller.calls.batch)
-        present = self.players.columns
-        batches = (
-            np.where(present(coalitions[pair]), rows.table.matrix[row_of[pair]], self.absent[absent])
-            for pair, absent in pieces.batches()
-        )
+
+        def batches() -> Iterator[Matrix]:
+            for number, (pair, absent) in enumerate(pieces.batches()):
+                if number % pieces.calls == 0:  # what cannot be paid for as a whole is not begun
+                    self.check_budget(pieces.rows(number // pieces.calls))
+                present = self.players.columns(coalitions[pair])
+                yield np.where(present, rows.table.matrix[row_of[pair]], self.absent[absent])
+
         waiting: dict[int, dict[int, Array]] = {}
-        with closing(self._side_by_side(batches, rows.table.schema)) as calls:
+        with closing(self._side_by_side(batches(), rows.table.schema)) as calls:
             for arrived in calls:
                 finished = []
                 for number, outputs in arrived:
