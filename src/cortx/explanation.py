@@ -111,6 +111,9 @@ class Explanation:
     """
     tree_passes: int = 0
     """Rows times trees that exact tree values went through, which are no model evaluations."""
+    variance: FloatArray | None = field(default=None, repr=False)
+    """The variance of ``values`` over repeats, shaped like them, where the method estimates it without bias: zero where
+    they are exact. ``error_std`` is larger than its root, so that bounds may be read from it."""
 
     def __post_init__(self) -> None:
         if self.values.ndim not in (2, 3):
@@ -126,6 +129,8 @@ class Explanation:
             )
         if self.error_std is not None and self.error_std.shape != self.values.shape:
             raise InputError(f"error_std must have shape {self.values.shape}, got {self.error_std.shape}")
+        if self.variance is not None and self.variance.shape != self.values.shape:
+            raise InputError(f"variance must have shape {self.values.shape}, got {self.variance.shape}")
         if self.outputs is not None and self.outputs.shape != expected:
             raise InputError(f"outputs must have shape {expected}, got {self.outputs.shape}")
         if self.output_names is not None and (self.values.ndim, len(self.output_names)) != (3, self.values.shape[-1]):
@@ -287,6 +292,7 @@ class Explanation:
             base_values=self.base_values[index],
             data=take_rows(self.data, index),
             error_std=pick(self.error_std),
+            variance=pick(self.variance),
             outputs=pick(self.outputs),
             predicted_ranking=pick(self.predicted_ranking),
             views=None if self.views is None else self.views.of_rows(index),

@@ -261,11 +261,15 @@ class Estimate:
     views: BlockViews | None = None
     exact: BoolArray | None = None
     """Rows whose coalitions were all evaluated, (rows,): errors of zero alone do not say so. None: none."""
+    variance: Array | None = None
+    """The plain variance of the values, where a method gives an unbiased estimate of it: `errors` are made larger, so
+    that their tails hold."""
 
     @staticmethod
     def enumerated(values: Array, views: BlockViews | None = None) -> Estimate:
         """What all coalitions give."""
-        return Estimate(values, np.zeros_like(values), views, np.ones(len(values), dtype=bool))
+        zeros = np.zeros_like(values)
+        return Estimate(values, zeros, views, np.ones(len(values), dtype=bool), zeros)
 
 
 MOST_PLAYERS = 24

@@ -25,6 +25,7 @@ from cortx.estimators.block import (
 )
 from cortx.estimators.coalitions import CHUNK
 from cortx.estimators.tree import tree_labels
+from cortx.estimators.unbiased import Unbiased
 from cortx.explanation import Explanation, Views
 from cortx.games import Game, Rows
 from cortx.games.tree_readers import NotTrees
@@ -68,7 +69,8 @@ def shapley(
         ``"exact"``, ``"kernel"``, ``"permutation"``, ``"banzhaf"`` (paper Eq. 1), ``"amortized"`` (kernel that starts
         from the prediction of `explainer`), ``"tree"`` (exact values from the leaves of trees, see below), an
         estimator object, or ``"auto"``: tree where the model allows it, else exact for the rows whose budget covers
-        all coalitions of the players that differ from the reference, else kernel.
+        all coalitions of the players that differ from the reference, else kernel (with a `student` "unbiased", random
+        pairs of coalitions, where the budget is too small for standard errors of the kernel's regression).
     budget:
         Model evaluations of the whole call, at most: every row may cost an equal share of it, and what a row does not
         need is not spent.
@@ -112,9 +114,9 @@ def shapley(
     rows = game.rows(X)
     if views is not None and views < 0:
         raise InputError(f"views must not be negative, got {views}")
-    alone = explainer is None and not unbiased and student is None
+    alone = explainer is None and not unbiased  # exact values need no student either
     if method == "tree" or (method == "auto" and alone and not game.of_images):
-        if not alone:
+        if not alone or (method == "tree" and student is not None):
             raise InputError("method='tree' is exact; leave explainer=, unbiased= and student= out")
         checks = budget if budget is not None else None if row_budget is None else row_budget * len(rows)
         spent = game.evaluations
@@ -141,6 +143,8 @@ def shapley(
     ends = _ends(game, explainer)
     per_row = int(row_budget) // copies - ends
     counts = rows.active.sum(axis=1)
+    if method == "auto" and student is not None and per_row < estimator.least_known(int(counts.max())):
+        estimator = Unbiased()  # with so few values the regression has no standard errors
     words = f"row_budget={row_budget:,}"
     if budget is not None:
         words = f"budget={budget:,} for {len(rows):,} rows, {max(0, row_budget):,} each (row_budget= is for each row)"
@@ -173,6 +177,7 @@ def _labels(
     counts = rows.active.sum(axis=1)
     values = np.zeros((len(rows), game.n_players, game.n_outputs))
     errors, exact = np.zeros_like(values), counts == 0
+    variance: Array | None = np.zeros_like(values)
     with progress_bar(f"labels ({estimator.name})", len(rows), show=progress) as advance:
         for n in np.unique(counts[counts > 0]):
             index = np.flatnonzero(counts == n)
@@ -180,6 +185,10 @@ def _labels(
             estimate = work.until(index, most, standard_error, advance)
             place = index[:, None], work.active(index)
             values[place], errors[place], exact[index] = estimate.values, estimate.errors, _exact_rows(estimate)
+            if variance is not None and estimate.variance is not None:
+                variance[place] = estimate.variance
+            else:
+                variance = None
     single = game.n_outputs == 1
     full, empty = work.full, work.empty
     return Explanation(
@@ -196,6 +205,7 @@ def _labels(
         method="exact" if method == "auto" and exact.all() else _method_name(estimator, work.control is not None),
         exact=exact,
         views=work.all_views(),
+        variance=variance[..., 0] if single and variance is not None else variance,
     )
 
 
@@ -443,10 +453,12 @@ class _Work:
             if advance is not None:
                 advance(len(rows), f"{self.game.evaluations:,} evaluations")
         order = np.argsort(np.concatenate([members for members, _ in parts]))
+        variances = [part.variance for _, part in parts if part.variance is not None]
         return Estimate(
             np.concatenate([part.values for _, part in parts])[order],
             np.concatenate([part.errors for _, part in parts])[order],
             exact=np.concatenate([_exact_rows(part) for _, part in parts])[order],
+            variance=None if len(variances) < len(parts) else np.concatenate(variances)[order],
         )
 
     def _blocks(self, index: IntArray, budget: int) -> Iterator[IntArray]:

@@ -68,13 +68,13 @@ class Unbiased(Estimator):
         contrast = contrast_of(block, pairs)
         total = on_device(block, block.total)
         values, errors = unbiased_values(pairs, contrast, total)
-        count = pairs.shape[1]
+        count, variance = pairs.shape[1], errors.square().cpu().numpy()
         # One more pair is assumed that says as much as any (`tails.mean_error`).
         errors = (
             errors.square() + farthest_pair(pairs, contrast, total)[:, None, :] / (count * max(1, count - 1))
         ).sqrt()
         factor = tail_factor(count - 1, block.n_players) if count >= LEAST_PAIRS else np.nan
-        return Estimate(values.cpu().numpy(), factor * errors.cpu().numpy())
+        return Estimate(values.cpu().numpy(), factor * errors.cpu().numpy(), variance=variance)
 
 
 def on_device(block: Block, array: npt.NDArray[Any]) -> Tensor:

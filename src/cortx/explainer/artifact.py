@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from cortx.errors import ArtifactError, FingerprintError, InputError
+from cortx.estimators.block import Student
 from cortx.explainer.calibration import Calibration, RoundScores
 from cortx.explainer.fit import Fitted
 from cortx.explainer.game_json import GAME_ARRAYS, game_arrays, game_facts, game_spec
@@ -24,6 +25,7 @@ from cortx.games.calls import Calls
 from cortx.games.fingerprint import ModelDifference, difference
 from cortx.games.players import ImagePlayers
 from cortx.images import ImageSchema
+from cortx.registry import Registry
 from cortx.storage import local_path
 from cortx.training.encoders import at_most
 from cortx.training.features import TableFeatures
@@ -36,9 +38,30 @@ if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
 
 FORMAT_VERSION = 2
+STUDENT = "student."
+"""How the names of a student's tensors begin."""
 SLACK, SMALL = 2, 2**20
 """A network may be built with twice the weights and layers that were saved, and a few more: parts that older versions
 lacked. A manifest that describes more is refused before memory is taken."""
+
+
+@runtime_checkable
+class StorableStudent(Student, Protocol):
+    """A student that a saved explainer takes along."""
+
+    kind: ClassVar[str]
+    """Its name in `STUDENTS`."""
+
+    def to_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Its tensors by name, on the CPU, and the facts, as JSON types, that `from_tensors` needs beside them."""
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, torch.Tensor], facts: dict[str, Any], spec: GameSpec) -> Student:
+        """The same student again; refuses facts that describe something larger than the tensors."""
+
+
+STUDENTS: Registry[StorableStudent] = Registry("kind of student", {})
+"""Kinds of students that explainers are saved with, as ``"package.module:Class"``."""
 
 
 def save(explainer: CoRTX, folder: str | Path) -> Path:
@@ -74,6 +97,7 @@ def load(folder: str | Path, model: Any = None, *, device: str | None = None, ca
         with at_most(SLACK * sum(own) + SMALL, SLACK * len(own)):
             network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
         calibration, curve = _calibration(manifest, tensors), manifest["learning_curve"]
+        student = _student(manifest, tensors, spec)
         params = _params(manifest, recipe, images=isinstance(spec.schema, ImageSchema))
     except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, RuntimeError, InputError) as error:
         raise ArtifactError(f"the explainer in {path} cannot be rebuilt ({error}); save it again") from error
@@ -94,6 +118,7 @@ def load(folder: str | Path, model: Any = None, *, device: str | None = None, ca
         curve=curve,
         calibration=calibration,
         profile=profile,
+        student=student,
     )
     game = None
     if model is not None:
@@ -120,6 +145,7 @@ def _tensors(fitted: Fitted) -> dict[str, torch.Tensor]:
         if fitted.calibration.rounds is not None:
             arrays["calibration.rounds.rows"] = fitted.calibration.rounds.rows
             arrays["calibration.rounds.bands"] = fitted.calibration.rounds.bands
+    tensors |= {f"{STUDENT}{name}": tensor for name, tensor in _storable(fitted.student)[0].items()}
     return {**tensors, **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}}
 
 
@@ -136,6 +162,7 @@ def _manifest(explainer: CoRTX, fitted: Fitted) -> dict[str, Any]:
         "costs": fitted.costs,
         "recipe": fitted.recipe.to_json(),
         "history": fitted.history,
+        **({} if fitted.student is None else {"student": _storable(fitted.student)[1]}),
         "versions": {
             "cortx": __version__,
             "python": platform.python_version(),
@@ -222,6 +249,27 @@ def _calibration(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> 
         fresh=float(facts.get("fresh", 1.0)),  # explainers saved before copies were counted have neither
         rounds=rounds,
     )
+
+
+def _storable(student: Student | None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """What a student is saved as: tensors by name, and facts as JSON types, its kind among them."""
+    if student is None:
+        return {}, {}
+    if not isinstance(student, StorableStudent):
+        raise InputError(
+            f"the explainer's student, a {type(student).__qualname__}, cannot be saved: it has no to_tensors(). Bounds "
+            "of refined rows depend on it, so the explainer cannot be saved without it"
+        )
+    tensors, facts = student.to_tensors()
+    return tensors, {**facts, "kind": student.kind}
+
+
+def _student(manifest: dict[str, Any], tensors: dict[str, torch.Tensor], spec: GameSpec) -> Student | None:
+    facts = manifest.get("student")  # explainers without one, and all of earlier versions, have none
+    if facts is None:
+        return None
+    own = {name[len(STUDENT) :]: tensor for name, tensor in tensors.items() if name.startswith(STUDENT)}
+    return STUDENTS[facts["kind"]].from_tensors(own, facts, spec)
 
 
 def _version(name: str) -> str:

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
+from cortx.explainer.noise import Seen, drawn
+from cortx.seeding import numpy_generator
 from cortx.tails import NOISE_RISK
 
 Array = npt.NDArray[np.float64]
@@ -157,6 +159,43 @@ def calibrate(
         weights=weights,
         fresh=1.0 if weights is None else _fresh_weight(weights, frequent),
     )
+
+
+def calibrate_seen(
+    known: Array, seen: Seen, typical: Array, typical_row: Array, evaluations: int, seed: int
+) -> Calibration:
+    """Scores from labels of few evaluations, whose noise is taken out instead of being allowed for.
+
+    `known` is the part of each residual that has no noise, `seen` the rest; the shapes are those of `calibrate`.
+    """
+    if len(known) < 2:
+        raise BudgetError(f"calibration needs at least 2 labelled rows, got {len(known)}")
+    rows, bands, mean_l2 = seen_scores(known, seen, typical, typical_row, numpy_generator(seed, "seen errors"))
+    return Calibration(rows, bands, noise_risk=0.0, mean_l2=mean_l2, evaluations=evaluations)
+
+
+def seen_scores(
+    known: Array, seen: Seen, typical: Array, typical_row: Array, generator: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """The scores of `scores` as they are without the labels' noise, and the mean l2 distance, (outputs,).
+
+    Errors are drawn from what is known of them (`noise.drawn`). The k-th smallest score is the mean of the k-th
+    smallest of all draws; rows have their places by their own mean.
+    """
+    residuals = [known + error for error in drawn(seen, generator)]
+    none = np.zeros_like(known)
+    found = [scores(residual, none, typical, typical_row, seen.open) for residual in residuals]
+    rows, bands = (_in_their_places(np.stack(parts)) for parts in zip(*found, strict=True))
+    distances = [np.sqrt(np.square(residual).sum(axis=1)).mean(axis=0) for residual in residuals]
+    return rows, bands, np.mean(distances, axis=0)
+
+
+def _in_their_places(drawn_scores: Array) -> Array:
+    """(rows, outputs) from (draws, rows, outputs): mean order statistics, given out by the rows' means."""
+    ordered: Array = np.sort(drawn_scores, axis=1).mean(axis=0)
+    result = np.empty_like(ordered)
+    np.put_along_axis(result, np.argsort(drawn_scores.mean(axis=0), axis=0, kind="stable"), ordered, axis=0)
+    return result
 
 
 def scores(

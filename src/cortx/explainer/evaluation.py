@@ -103,7 +103,8 @@ def evaluate(
     chosen = possible[np.sort(numpy_generator(seed, "rows to evaluate").choice(len(possible), count, replace=False))]
     some = take_rows(X, chosen)
 
-    truth = shapley(game, some, method, row_budget=row_budget, views=0, seed=seed, progress=progress)
+    student = fitted.student if method != "banzhaf" else None
+    truth = shapley(game, some, method, row_budget=row_budget, views=0, seed=seed, student=student, progress=progress)
     attached = copy(explainer)
     attached._attach(fitted, game)
     predicted = attached.explain(some, confidence=None if calibration is None else confidence)

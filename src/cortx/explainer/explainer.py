@@ -20,6 +20,7 @@ from cortx.estimators.shapley import shapley
 from cortx.estimators.tree import trees_of
 from cortx.explainer.budget import Plan, make_plan
 from cortx.explainer.calibration import Calibration
+from cortx.explainer.control import METHOD as CONTROL
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
 from cortx.explainer.labels import given_labels, label_budget, refuse_shrunk
 from cortx.explainer.material import cost
@@ -255,8 +256,9 @@ class CoRTX:
             hold for rows like these, so take recent ones: new rows give new bounds. Rows of the training table count
             as unseen if the fit was told to `leave_out` them. `Explanation.weights` say how many rows each stands for.
         row_budget:
-            Model evaluations for the label of each row of a table; by default what labels of a fit cost. Trying
-            refinement on the rows comes on top: up to 2,048 values of each, or a quarter of those of a sampled label.
+            Model evaluations for the label of each row of a table; by default what labels of a fit cost. An explainer
+            with a student needs tens of them (33 at least). Trying refinement on the rows comes on top: up to 2,048
+            values of each, or a quarter of those of a sampled label (with a student as many as of the label).
         """
         fitted, game = self.fitted, self._game
         if game is None:
@@ -268,10 +270,15 @@ class CoRTX:
         else:
             self._read(plain(rows))
             row_budget = label_budget(game) if row_budget is None else row_budget
-            rows = shapley(game, rows, row_budget=row_budget, views=0, seed=self.seed, progress=progress)
+            rows = shapley(
+                game, rows, "auto" if fitted.student is None else CONTROL, row_budget=row_budget, views=0,
+                seed=self.seed, student=fitted.student, progress=progress,
+            )  # fmt: skip
         labels = given_labels(rows, game, None, None)
         spent = game.evaluations
-        calibration = calibrate_network(fitted.network, game, fitted.spec.schema, labels, fitted.seed)
+        calibration = calibrate_network(
+            fitted.network, game, fitted.spec.schema, labels, fitted.seed, student=fitted.student
+        )
         spent = labels.evaluations + game.evaluations - spent
         costs = {**fitted.costs, "calibration": cost(spent, labels.seconds, rows=len(labels))}
         costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values() if isinstance(part, dict))
@@ -439,7 +446,8 @@ class CoRTX:
             assert factors is not None
             assert self.calibration.rounds is not None
             spent = self._game.evaluations
-            some = Refinable(self._game, self._game.rows(X), known, empty, answer, self.fitted.seed)
+            fitted = self.fitted
+            some = Refinable(self._game, self._game.rows(X), known, empty, answer, fitted.seed, fitted.student)
             answer, bounds = refine(
                 some, bounds, factors, self.calibration.rounds.longest,
                 tolerance=float(tolerance), row_budget=row_budget, show=progress,

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError
+from cortx.estimators.block import Control, Student
 from cortx.explainer.budget import Plan, make_plan, total_budget
-from cortx.explainer.calibration import Calibration, RoundScores, calibrate
+from cortx.explainer.calibration import Calibration, RoundScores, calibrate, calibrate_seen
 from cortx.explainer.labels import Labels, given_labels, make_labels
 from cortx.explainer.learn import Learned, learn, trial
 from cortx.explainer.material import (
@@ -31,6 +32,7 @@ from cortx.explainer.material import (
     rough_labels,
     stream_words,
 )
+from cortx.explainer.noise import Seen
 from cortx.explainer.possible import largest_value, possible_values
 from cortx.explainer.profile import Profile, profile_of
 from cortx.explainer.refine import Predicted, Refinable, longest_round, round_scores
@@ -84,6 +86,8 @@ class Fitted:
     calibration: Calibration | None
     profile: Profile
     """What the columns of the training table looked like."""
+    student: Student | None = None
+    """A copy of the game by which labels are corrected, where the fit learned one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,11 +267,19 @@ def _check_processes(game: Game, rows: Rows, labels: Any, left_out: Words, reque
 
 
 def calibrate_network(
-    network: ExplainerNetwork, game: Game, schema: Any, labels: Labels, seed: int, most: int | None = None
+    network: ExplainerNetwork,
+    game: Game,
+    schema: Any,
+    labels: Labels,
+    seed: int,
+    most: int | None = None,
+    student: Student | None = None,
 ) -> Calibration:
     """Bounds from labels that trained nothing, of answers and of their refinements.
 
-    Refinement is tried on these rows too, with up to `most` values v(S) of each, by default what the labels can judge.
+    Refinement is tried on these rows too, with up to `most` values v(S) of each, by default what the labels can judge;
+    it starts from the `student`, where there is one. Noise of the labels is taken out of the scores where its variance
+    is known (`calibrate_seen`), and allowed for elsewhere.
     """
     table = read_like(labels.data, schema, "the calibration table")
     codes, empty = torch.from_numpy(table.matrix).to(network.device), game.empty_of(table)
@@ -281,18 +293,42 @@ def calibrate_network(
     sizes = typical.double().cpu().numpy(), typical_row.double().cpu().numpy()
     predicted = Predicted(values.cpu().numpy(), None, *sizes, sharers.cpu().numpy())
     errors = np.full_like(labels.values, np.nan) if labels.errors is None else labels.errors
-    found = calibrate(
-        labels.values - predicted.values, errors, *sizes, predicted.active, labels.evaluations,
-        labels.weights, labels.frequent,
-    )  # fmt: skip
+    some = Refinable(game, game.rows(labels.data), labels.outputs, empty, predicted, seed, student)
+    variance = labels.variance if labels.weights is None else None
+    if variance is not None and (variance > 0).any():
+        known, seen = _seen(some, labels.values, variance)
+        found = calibrate_seen(known, seen, *sizes, labels.evaluations, seed)
+    else:
+        variance = None
+        found = calibrate(
+            labels.values - predicted.values, errors, *sizes, predicted.active, labels.evaluations,
+            labels.weights, labels.frequent,
+        )  # fmt: skip
     if most is None:
         # Labels of frequent rows were paid for as training labels.
         paid = len(labels) if labels.frequent is None else max(1, int((~labels.frequent).sum()))
         label_values = labels.evaluations / (paid * game.evaluations_per_value)
-        most = longest_round(label_values, exact=labels.exact is not None and bool(labels.exact.all()))
-    some = Refinable(game, game.rows(labels.data), labels.outputs, empty, predicted, seed)
-    rounds = RoundScores(*round_scores(some, labels.values, errors, most), most)
+        exact = labels.exact is not None and bool(labels.exact.all())
+        most = longest_round(label_values, exact=exact, noise_known=variance is not None)
+    rounds = RoundScores(*round_scores(some, labels.values, errors, most, variance), most)
     return replace(found, rounds=rounds)
+
+
+def _seen(some: Refinable, labels: Array, variance: Array) -> tuple[Array, Seen]:
+    """The residuals of the network's answers: their part that is known, and the rest with the labels' noise on it.
+
+    How far the network is from a student is known for nothing, so that only what the student misses is seen through
+    noise. Beside each other, rows in which labels vary a lot are those of which it misses a lot.
+    """
+    answer = some.answer
+    if some.student is None:
+        assert answer.typical is not None
+        return np.zeros_like(labels), Seen(labels - answer.values, variance, answer.typical, answer.active)
+    learned = Control.of(some.student, some.game, some.rows).shapley
+    count = np.maximum(1, answer.active.sum(axis=1))[:, None, None]
+    sizes = np.sqrt(np.where(answer.active[..., None], variance, 0.0).sum(axis=1, keepdims=True) / count)
+    sizes = np.broadcast_to(np.where(sizes > 0, sizes, 1.0), labels.shape)
+    return learned - answer.values, Seen(labels - learned, variance, sizes, answer.active)
 
 
 def _stream(

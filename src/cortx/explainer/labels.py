@@ -52,6 +52,8 @@ class Labels:
     weights: Array | None = None
     frequent: npt.NDArray[np.bool_] | None = None
     """As in `Explanation`, (rows,) each."""
+    variance: Array | None = None
+    """As in `Explanation`, (rows, players, outputs)."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -70,6 +72,7 @@ class Labels:
             source=labels.method,
             views=labels.views,
             errors=None if errors is None else np.asarray(errors, dtype=np.float64).reshape(shape),
+            variance=_shaped(labels.variance, shape),
             **per_row(labels),
         )
 
@@ -85,6 +88,7 @@ class Labels:
             seconds=self.seconds * share,
             views=None if self.views is None else self.views.of_rows(index),
             errors=None if self.errors is None else self.errors[index],
+            variance=None if self.variance is None else self.variance[index],
             **{name: part[index] for name in PER_ROW if (part := getattr(self, name)) is not None},
         )
 
@@ -122,6 +126,7 @@ def given_labels(labels: Any, game: Game, rows: Rows | None, outputs_of_rows: Ar
         data, values, outputs = labels.data, labels.values, labels.outputs
         evaluations, seconds, source, views = labels.evaluations, labels.seconds, labels.method, labels.views
         errors, others = labels.error_std, per_row(labels)
+        others["variance"] = _shaped(labels.variance, (len(labels), game.n_players, game.n_outputs))
     else:
         try:
             indices, values = labels
@@ -268,6 +273,8 @@ def pack_labels(labels: Explanation) -> dict[str, torch.Tensor]:
     }  # fmt: skip
     if labels.error_std is not None:
         arrays["errors"] = labels.error_std
+    if labels.variance is not None:
+        arrays["variance"] = labels.variance
     if labels.exact is not None:
         arrays["exact"] = labels.exact
     if labels.row_evaluations is not None:
@@ -301,7 +308,12 @@ def unpack_labels(tensors: dict[str, torch.Tensor], facts: dict[str, Any], *, ga
         method=str(facts["method"]),
         views=views,
         exact=tensors["exact"].numpy() if "exact" in tensors else None,
+        variance=tensors["variance"].numpy() if "variance" in tensors else None,
     )
+
+
+def _shaped(array: Any, shape: tuple[int, int, int]) -> Array | None:
+    return None if array is None else np.asarray(array, dtype=np.float64).reshape(shape)
 
 
 def _enough(labels: Labels) -> Labels:

@@ -165,7 +165,7 @@ def _gathered(labels: Explanation, data: Any, together: Processes) -> Explanatio
     names = ("values", "base_values", "error_std", "outputs", "row_evaluations", "exact")
     parts = {name: getattr(labels, name) for name in names}
     whole = {name: together.gather_array(part, len(data)) for name, part in parts.items() if part is not None}
-    return replace(labels, data=data, evaluations=together.total(labels.evaluations), **whole)
+    return replace(labels, data=data, evaluations=together.total(labels.evaluations), variance=None, **whole)
 
 
 class PlannedLabels:

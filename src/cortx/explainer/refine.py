@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.estimators.amortized import Refinement, pair_population
-from cortx.estimators.block import Block, Estimate, Prior, coalition_count, enumerable
+from cortx.estimators.block import Block, Control, Estimate, Prior, Student, coalition_count, enumerable
 from cortx.estimators.shapley import LONGEST_BUDGET
-from cortx.explainer.calibration import scores
+from cortx.explainer.calibration import scores, seen_scores
+from cortx.explainer.noise import Seen
 from cortx.explanation import highest_first
 from cortx.games import Game, Rows
 from cortx.progress import progress_bar
-from cortx.seeding import stream_seed
+from cortx.seeding import numpy_generator, stream_seed
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -26,6 +27,8 @@ FIRST_ROUND, LONGEST_ROUND = 32, 2_048
 """Values v(S) of each row after the first round, and after the last; every round doubles them."""
 TRUSTED = 4
 """A sampled label judges rounds of up to this part of its own values: past that, errors would be mostly its noise."""
+TRUSTED_SEEN = 0.8
+"""The same where the labels' noise is taken out of the errors; of independent draws some repeat and are paid once."""
 NESTED_PAIRS = 2**13
 """Up to so many pairs a row is enumerated by going on; above, by asking for all coalitions in chunks."""
 
@@ -78,9 +81,13 @@ def round_sizes(n_players: int, most: int) -> list[int]:
     return sizes
 
 
-def longest_round(label_values: float, *, exact: bool) -> int:
-    """Values v(S) of the longest round that labels can judge, which have so many values themselves."""
-    return LONGEST_ROUND if exact else min(LONGEST_ROUND, int(label_values) // TRUSTED)
+def longest_round(label_values: float, *, exact: bool, noise_known: bool = False) -> int:
+    """Values v(S) of the longest round that labels can judge, which have so many values themselves.
+
+    Labels of known variance (`Explanation.variance`), whose noise is taken out, judge longer ones.
+    """
+    trusted = TRUSTED_SEEN if noise_known else TRUSTED
+    return LONGEST_ROUND if exact else min(LONGEST_ROUND, int(label_values / trusted))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +100,8 @@ class Refinable:
     empty: Array
     answer: Predicted
     seed: int
+    student: Student | None = None
+    """Rounds start from what it says, where there is one, instead of from the network's answer."""
 
     def blocks(self, index: IntArray, most: int) -> Iterator[tuple[IntArray, Refinement]]:
         """Those of rows `index` that have two active players or more, in blocks with equally many of them."""
@@ -110,10 +119,12 @@ class Refinable:
         assert self.answer.typical is not None
         active = np.nonzero(self.rows.active[index])[1].reshape(len(index), -1)
         place = index[:, None], active
+        rows = self.rows.take(index)
         return Block(
-            self.game, self.rows.take(index), active, self.full[index], stream_seed(self.seed, "refine"),
+            self.game, rows, active, self.full[index], stream_seed(self.seed, "refine"),
             prior=Prior(self.answer.values[place], self.answer.typical[place]),
             own_empty=None if self.game.own_reference is None else self.empty[index],
+            control=None if self.student is None else Control.of(self.student, self.game, rows),
         )  # fmt: skip
 
 
@@ -199,11 +210,16 @@ def row_deviation(errors: Array) -> Array:
     return np.asarray(np.sqrt(np.square(errors).sum(axis=1)))
 
 
-def round_scores(some: Refinable, labels: Array, errors: Array, most: int) -> tuple[Array, Array]:
+def round_scores(
+    some: Refinable, labels: Array, errors: Array, most: int, variance: Array | None = None
+) -> tuple[Array, Array]:
     """The largest error over typical error of all rounds, (rows, outputs): of a row's l2 error, and of its worst value.
 
     labels, errors: (rows, players, outputs), the true values with their standard errors. Rows without a round have 0.
+    With the `variance` of the labels, shaped like them, their noise is taken out instead of being allowed for.
     """
+    if variance is not None:
+        return _seen_round_scores(some, labels, variance, most)
     rows, bands = (np.zeros((len(labels), labels.shape[2])) for _ in range(2))
     _, first, same = np.unique(some.rows.words, return_index=True, return_inverse=True)  # equal rows are paid for once
     for index, refinement in some.blocks(np.sort(first), most):
@@ -215,4 +231,29 @@ def round_scores(some: Refinable, labels: Array, errors: Array, most: int) -> tu
             typical_row = row_deviation(estimate.errors)
             found = scores(labels[place] - estimate.values, errors[place], estimate.errors, typical_row, every)
             rows[index], bands[index] = np.maximum(rows[index], found[0]), np.maximum(bands[index], found[1])
+    return rows[first[same]], bands[first[same]]
+
+
+def _seen_round_scores(some: Refinable, labels: Array, variance: Array, most: int) -> tuple[Array, Array]:
+    """`round_scores` without the labels' noise: all rows of a round tell together how large its errors are."""
+    rows, bands = (np.zeros((len(labels), labels.shape[2])) for _ in range(2))
+    _, first, same = np.unique(some.rows.words, return_index=True, return_inverse=True)
+    rounds: dict[int, tuple[Array, Array, BoolArray]] = {}
+    for index, refinement in some.blocks(np.sort(first), most):
+        place = index[:, None], refinement.block.active
+        for size in round_sizes(refinement.block.n_players, most):
+            if size not in rounds:
+                rounds[size] = np.zeros_like(labels), np.ones_like(labels), np.zeros(labels.shape[:2], dtype=bool)
+            away, sizes, open_ = rounds[size]
+            estimate = refinement.estimate(np.arange(len(index)), size)
+            away[place], open_[place] = labels[place] - estimate.values, True
+            sizes[place] = np.maximum(estimate.errors, np.finfo(np.float64).tiny)
+    for size, (away, sizes, open_) in rounds.items():
+        index = np.flatnonzero(open_.any(axis=1))
+        away, sizes, open_ = away[index], sizes[index], open_[index]
+        seen = Seen(away, variance[index], sizes, open_)
+        typical_row = row_deviation(np.where(open_[..., None], sizes, 0.0))
+        generator = numpy_generator(some.seed, "seen errors of a round", size)
+        found = seen_scores(np.zeros_like(away), seen, sizes, typical_row, generator)
+        rows[index], bands[index] = np.maximum(rows[index], found[0]), np.maximum(bands[index], found[1])
     return rows[first[same]], bands[first[same]]

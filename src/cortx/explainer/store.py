@@ -12,7 +12,7 @@ import torch
 
 from cortx.errors import ArtifactError, BudgetError, ModelError
 from cortx.estimators import ESTIMATORS, Estimator
-from cortx.estimators.block import enumerable
+from cortx.estimators.block import Student, enumerable
 from cortx.estimators.permutation import Permutation, walk_values
 from cortx.estimators.shapley import shapley
 from cortx.explainer.labels import Labels, exact_rows, label_facts, pack_labels, unpack_labels
@@ -42,6 +42,8 @@ class Ask:
     """Rounds are independent of each other, so that their labels can be averaged."""
     pairs: int | None = None
     """For "permutation": antithetic pairs of each row, however few of its players are active."""
+    corrects: bool = False
+    """Whether labels correct a student's answers. A label stays true whichever student that was."""
 
     @classmethod
     def walk(cls, n_players: int, pairs: int, round: int = 0) -> Ask:
@@ -57,7 +59,7 @@ class Ask:
     @property
     def filling_name(self) -> str:
         """The name of the ask that spends `values` on every row."""
-        return f"{self.method}-{self.values}-{self.round}"
+        return f"{self.method}-{self.values}-{self.round}{'-corrects' if self.corrects else ''}"
 
     @property
     def estimator(self) -> str | Estimator:
@@ -69,7 +71,8 @@ class Ask:
         Only permutations may cost less, where several pairs of a row visit the same coalition.
         """
         estimator = ESTIMATORS["kernel"]() if self.method == "auto" else self.estimator
-        assert isinstance(estimator, Estimator)
+        if isinstance(estimator, str):
+            estimator = ESTIMATORS[estimator]()
         ends, costs = 1 if game.own_reference is None else 2, np.zeros(game.n_players + 1)
         for n in np.unique(active[active > 1]):
             costs[n] = estimator.spends(int(n), int(min(self.values - ends, estimator.most(int(n)))))
@@ -214,9 +217,23 @@ class LabelStore:
                 places.setdefault(int(word), filling[int(word)])
 
     def labels(
-        self, game: Game, rows: Rows, index: IntArray, ask: Ask, *, views: int, seed: int, show: bool | None, title: str
+        self,
+        game: Game,
+        rows: Rows,
+        index: IntArray,
+        ask: Ask,
+        *,
+        views: int,
+        seed: int,
+        show: bool | None,
+        title: str,
+        student: Student | None = None,
     ) -> Labels:
-        """Labels of rows `index`: kept ones, and new ones for the rest, which are kept part by part."""
+        """Labels of rows `index`: kept ones, and new ones for the rest, which are kept part by part.
+
+        The `student` is for asks that correct one.
+        """
+        assert ask.corrects == (student is not None)
         self.check(game, rows)
         self.adopt(ask, rows, index)
         fresh = index[~self.knows(ask, rows.words[index])]
@@ -231,8 +248,9 @@ class LabelStore:
                 data = take_rows(rows.data, some)
                 try:
                     part = shapley(
-                        game, data, ask.estimator, row_budget=budget, views=views, seed=stream, progress=False
-                    )
+                        game, data, ask.estimator, row_budget=budget, views=views, seed=stream, progress=False,
+                        student=student,
+                    )  # fmt: skip
                 except (ModelError, BudgetError) as error:
                     raise type(error)(f"{error}{self._consolation(error)}") from error
                 self._keep(ask, _Part(rows.words[some], replace(part, data=None)))
@@ -270,6 +288,7 @@ class LabelStore:
         n_outputs = 1 if first.values.ndim == 2 else first.values.shape[2]
         values = np.empty((len(index), first.values.shape[1], n_outputs))
         errors, outputs = np.empty_like(values), np.empty((len(index), n_outputs))
+        variance = np.empty_like(values)
         exact = np.zeros(len(index), dtype=bool)
         views: list[Views] = []
         evaluations = seconds = 0.0
@@ -282,6 +301,8 @@ class LabelStore:
             values[here] = part.values[position].reshape(len(here), -1, n_outputs)
             errors[here] = part.error_std[position].reshape(len(here), -1, n_outputs)
             exact[here] = exact_rows(part)[position]
+            spread = np.full_like(part.values, np.nan) if part.variance is None else part.variance
+            variance[here] = spread[position].reshape(len(here), -1, n_outputs)
             outputs[here] = part.outputs[position].reshape(len(here), n_outputs)
             share = len(np.unique(position)) / len(part)
             evaluations, seconds = evaluations + part.evaluations * share, seconds + part.seconds * share
@@ -298,6 +319,7 @@ class LabelStore:
             views=in_order_of_rows(views),
             errors=errors,
             exact=exact,
+            variance=variance if np.isfinite(variance).all() else None,
         )
 
 
@@ -323,6 +345,7 @@ def averaged(rounds: list[Labels], asks: tuple[Ask, ...]) -> Labels:
         rounds[0],
         values=values,
         errors=errors,
+        variance=None,
         exact=np.asarray(exact.any(axis=0)),
         evaluations=sum(labels.evaluations for labels in rounds),
         seconds=sum(labels.seconds for labels in rounds),

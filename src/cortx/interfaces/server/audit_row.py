@@ -79,7 +79,13 @@ class Judge:
         if self.alarm is None and self.count % PROBE_EVERY == 0:
             self.alarm = self._fingerprint()
         truth = shapley(
-            game, self._data(matrix_row), row_budget=self.row_budget, views=0, seed=self.seed, progress=False
+            game,
+            self._data(matrix_row),
+            row_budget=self.row_budget,
+            views=0,
+            seed=self.seed,
+            progress=False,
+            student=self.explainer.fitted.student,
         )
         self.count += 1
         result = self._weigh(truth, matrix_row, values, outputs)

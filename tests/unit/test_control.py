@@ -1,0 +1,328 @@
+"""Labels of tens of evaluations judge an explainer: their noise is known, and taken out of the bounds."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import make_model, make_tiny_recipe
+from tests.contracts.test_estimators import smooth_game
+from tests.contracts.test_student import OfFunction, exact, of_table, repeats, students
+
+import cortx
+from cortx.errors import ArtifactError, BudgetError, InputError
+from cortx.explainer import artifact
+from cortx.explainer.calibration import calibrate, calibrate_seen
+from cortx.explainer.control import LEAST_VALUES, control_labels, missed_l2, values_needed
+from cortx.explainer.labels import label_facts, pack_labels, unpack_labels
+from cortx.explainer.noise import Seen, drawn
+from cortx.explainer.refine import longest_round
+from cortx.explainer.store import Ask, LabelStore
+from cortx.interfaces.server.audit_row import Judge
+from cortx.interfaces.server.pace import Pace
+
+Array = np.ndarray
+
+
+# Noise that is taken out ----------------------------------------------------------------------------------------------
+
+
+def world(rng: np.random.Generator, count: int, n: int) -> tuple[Array, Array]:
+    """Heavy-tailed errors, (rows, n, 1), whose size varies by row and player, and their sizes as far as one knows."""
+    size = np.exp(0.5 * rng.normal(size=(count, 1, 1))) * np.exp(0.5 * np.sin(np.arange(n)))[:, None]
+    true = size * np.exp(0.2 * rng.normal(size=(count, 1, 1))) * rng.standard_t(5, size=(count, n, 1))
+    return true, size * np.exp(0.2 * rng.normal(size=true.shape))
+
+
+@pytest.mark.parametrize(("n", "noise", "known"), [(5, 0.3, 0.0), (20, 1.0, 0.0), (5, 1.0, 2.0), (20, 1.0, 2.0)])
+def test_bounds_from_noisy_labels_cover_the_promised_share(n: int, noise: float, known: float) -> None:
+    """Labels as noisy as the errors that they judge and more, their variances estimated from 16 draws."""
+    rng = np.random.default_rng(0)
+    shares, widths = [], []
+    for round_ in range(25):
+        missed, sizes = world(rng, 350, n)
+        own, own_sizes = world(rng, 350, n)
+        true, typical = missed + known * own, np.hypot(sizes, known * own_sizes)
+        typical_row = np.sqrt(np.square(typical).sum(axis=1))
+        scale = noise * np.sqrt(np.square(missed[:100]).mean(axis=(1, 2), keepdims=True))
+        draws = scale[:, None] * np.sqrt(16) * rng.normal(size=(100, 16, n, 1))
+        seen = Seen(
+            missed[:100] + draws.mean(axis=1), draws.var(axis=1, ddof=1) / 16, sizes[:100], np.ones((100, n), bool)
+        )
+        made = calibrate_seen(known * own[:100], seen, typical[:100], typical_row[:100], 0, round_)
+        plain = calibrate(true[:100], np.zeros_like(seen.values), typical[:100], typical_row[:100], seen.open, 0)
+        fresh = slice(100, None)
+        for factors, found in ((made.factors(0.9), shares), (plain.factors(0.9), widths)):
+            inside = (np.abs(true[fresh]) <= typical[fresh] * factors[1]).all(axis=1)
+            within = np.linalg.norm(true[fresh], axis=1) <= typical_row[fresh] * factors[0]
+            found.append([within.mean(), inside.mean()])
+    rows, bands = np.mean(shares, axis=0)
+    assert 0.88 <= rows <= 0.93
+    assert 0.87 <= bands <= 0.94
+    assert (np.abs(np.mean(widths, axis=0) - 0.9) < 0.02).all()  # what labels without noise give
+
+
+def test_what_has_no_noise_is_not_drawn() -> None:
+    rng = np.random.default_rng(1)
+    true, sizes = world(rng, 20, 6)
+    variance = np.ones_like(true)
+    variance[:10] = 0.0
+    open_ = np.ones((20, 6), dtype=bool)
+    open_[:, 0] = False
+    for errors in drawn(Seen(true, variance, sizes, open_), rng, count=3):
+        np.testing.assert_array_equal(errors[:10], true[:10])
+        np.testing.assert_array_equal(errors[:, 0], true[:, 0])
+        assert (errors[10:, 1:] != true[10:, 1:]).all()
+        assert np.isfinite(errors).all()
+
+
+def test_a_perfect_student_and_no_noise_at_all_are_no_trouble() -> None:
+    zeros, ones = np.zeros((10, 4, 1)), np.ones((10, 4, 1))
+    for variance in (zeros, 1e-20 * ones, ones):
+        made = calibrate_seen(ones, Seen(zeros, variance, ones, np.ones((10, 4), bool)), ones, ones[:, 0], 7, 0)
+        assert np.isfinite(made.rows).all()
+        assert (made.rows > 1.5).all()  # the distance to the student, 2, is known
+        assert made.evaluations == 7
+        assert made.noise_risk == 0
+    with pytest.raises(BudgetError, match="at least 2 labelled rows"):
+        calibrate_seen(
+            ones[:1], Seen(zeros[:1], ones[:1], ones[:1], np.ones((1, 4), bool)), ones[:1], ones[:1, 0], 0, 0
+        )
+
+
+def test_calibration_with_noise_is_the_same_each_time() -> None:
+    true, sizes = world(np.random.default_rng(2), 30, 5)
+    seen, row = Seen(true, np.ones_like(true), sizes, np.ones((30, 5), bool)), np.ones((30, 1))
+    one, two, other = (calibrate_seen(np.zeros_like(true), seen, sizes, row, 0, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.bands, two.bands)
+    assert (one.bands != other.bands).any()
+
+
+# Labels ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[cortx.Game, OfFunction, Array, float]:
+    """A game in 400 rows, a student that nearly knows it, the true values and how far off the student's are."""
+    n = 9
+    values = smooth_game(n, seed=4)
+    near = students(values)["nearly the game"]
+    game = cortx.Game(of_table(values), reference=np.zeros(n))
+    truth = exact(of_table(values), np.ones(n))
+    away = float(np.linalg.norm(truth - exact(of_table(near), np.ones(n))))
+    return game, OfFunction(of_table(near), np.zeros(n)), truth, away
+
+
+@pytest.mark.parametrize("values", [32, 64])
+def test_control_labels_know_their_variance(problem: Any, values: int) -> None:
+    game, student, truth, away = problem
+    X = repeats(9, 1000)
+    labels = control_labels(game, X, student, values, seed=0)
+    assert labels.variance is not None
+    assert labels.errors is not None
+    squares = np.square(labels.values[..., 0] - truth)
+    # Sizes are drawn systematically, which makes labels a little better than their variance says.
+    assert 0.75 < squares.mean() / labels.variance.mean() < 1.05
+    assert (labels.errors >= np.sqrt(labels.variance)).all()
+    assert labels.evaluations <= 1 + 1000 * (1 + values)
+    assert labels.source == "unbiased-student"
+    assert missed_l2(labels, game, student) == pytest.approx(away, rel=0.25)
+
+
+def test_how_many_values_calibration_needs(problem: Any) -> None:
+    game, student, *_ = problem
+    pilot = control_labels(game, repeats(9, 60), student, 64, seed=1)
+    noise = float(np.sqrt(pilot.variance.sum(axis=(1, 2)).mean()))  # type: ignore[union-attr]
+    assert values_needed(pilot, 64, error=noise, most=1000) == 64
+    assert values_needed(pilot, 64, error=noise / 2, most=1000) == 256
+    assert values_needed(pilot, 64, error=noise / 2, most=100) == 100
+    assert values_needed(pilot, 64, error=100 * noise, most=1000) == LEAST_VALUES
+    assert values_needed(pilot, 64, error=0.0, most=1000) == 1000
+    with pytest.raises(InputError, match="values_per_row=10 is too few"):
+        control_labels(game, repeats(9, 5), student, 10, seed=1)
+
+
+def test_the_variance_travels_with_labels(problem: Any, tmp_path: Path) -> None:
+    game, student, *_ = problem
+    X = repeats(9, 12)
+    found = cortx.shapley(game, X, "unbiased", row_budget=41, views=0, student=student, progress=False)
+    assert found.variance is not None
+    np.testing.assert_array_equal(found[[3, 1]].variance, found.variance[[3, 1]])
+    back = unpack_labels(pack_labels(found), label_facts(found), game=game, data=None)
+    np.testing.assert_array_equal(back.variance, found.variance)
+    assert cortx.shapley(game, X, "kernel", row_budget=99, views=0, progress=False).variance is None
+    whole = cortx.shapley(game, X[:2], "exact", views=0, progress=False)
+    assert not whole.variance.any()
+    with pytest.raises(InputError, match=r"variance must have shape \(12, 9\)"):
+        replace(found, variance=found.variance[:3])
+    rows, ask = game.rows(X), Ask("unbiased", 41, corrects=True)
+    options = {"views": 0, "seed": 0, "show": False, "title": ""}
+    for _ in range(2):  # the second one reads what the first kept
+        store, spent = LabelStore.open(tmp_path, game, 0), game.evaluations
+        labels = store.labels(game, rows, np.arange(12), ask, student=student, **options)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(labels.variance[..., 0], found.variance)  # type: ignore[index]
+        np.testing.assert_array_equal(labels.take(np.array([5])).variance, labels.variance[[5]])  # type: ignore[index]
+    assert game.evaluations == spent + len(store.to_check(rows))
+    assert ask.costs(np.array([9, 1, 0, 3]), game).tolist() == [41, 1, 1, 7]
+    assert store.knows(replace(ask, corrects=False), rows.words).sum() == 0
+
+
+def test_auto_takes_unbiased_pairs_where_the_regression_knows_no_errors(problem: Any) -> None:
+    game, student, *_ = problem
+    X = repeats(9, 3)
+    for row_budget, method in ((41, "unbiased-student"), (120, "kernel-student"), (512, "exact")):
+        found = cortx.shapley(game, X, row_budget=row_budget, views=0, student=student, progress=False)
+        assert found.method == method
+        assert np.isfinite(found.error_std).all()
+
+
+def test_labels_of_known_variance_judge_longer_rounds() -> None:
+    assert longest_round(64, exact=False) < longest_round(64, exact=False, noise_known=True) < 128
+
+
+# An explainer with a student ------------------------------------------------------------------------------------------
+
+COLUMNS = 9
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[cortx.CoRTX, Array, cortx.Explanation]:
+    """An explainer that came with a student, rows to calibrate with, and exact labels of fresh ones."""
+    table = np.random.default_rng(3).normal(size=(1_100, COLUMNS)).astype(np.float32)
+    model = make_model(COLUMNS, seed=3)
+    game = cortx.Game(model, reference=np.zeros(COLUMNS), output="raw")
+    explainer = cortx.CoRTX(make_tiny_recipe(steps=250), seed=1).fit(game, table[:400], n_labels=120, progress=False)
+    slopes = np.random.default_rng(0).normal(size=COLUMNS)
+
+    def nearly(rows: Array) -> Array:
+        with torch.no_grad():
+            known = model(torch.from_numpy(np.asarray(rows, dtype=np.float32))).double().numpy()[:, 0]
+        return known + 0.1 * np.sin(2 * rows @ slopes)
+
+    student = OfFunction(nearly, np.zeros(COLUMNS))
+    explainer._attach(replace(explainer.fitted, student=student), game)
+    return explainer, table[400:600], cortx.shapley(game, table[600:], "exact", views=0, progress=False)
+
+
+def test_tens_of_evaluations_calibrate(fitted: Any) -> None:
+    """200 rows of 32 values each, where enumeration takes 512: bounds hold, and are hardly wider than exact ones."""
+    explainer, rows, truth = fitted
+    own = copy(explainer)
+    own.calibrate(rows, row_budget=33)
+    spent = own.costs_["calibration"]["evaluations"]
+    assert spent <= len(rows) * (33 + 32)  # a label, and one round of refinement
+    shown = own.explain(truth.data, confidence=0.9)
+    within = np.linalg.norm(truth.values - shown.values, axis=1) <= shown.error_bound
+    inside = ((truth.values >= shown.lower_bounds) & (truth.values <= shown.upper_bounds)).all(axis=1)
+    assert 0.85 <= within.mean() <= 0.96  # one split: the luck of 200 rows
+    assert 0.85 <= inside.mean() <= 0.96
+    own.calibrate(rows)
+    precise = own.explain(truth.data, confidence=0.9)
+    assert np.median(shown.error_bound) < 1.3 * np.median(precise.error_bound)
+
+
+def test_refined_rows_start_from_the_student(fitted: Any) -> None:
+    """After 64 values of each row the squared error is a tenth of what it is without the student, and bounds hold."""
+    explainer, rows, truth = fitted
+    own = copy(explainer)
+    own.calibrate(rows)
+    bare = copy(explainer)
+    bare._attach(replace(explainer.fitted, student=None), explainer.game)
+    bare.calibrate(rows)
+    errors = []
+    for one in (own, bare):
+        found = one.explain(truth.data, confidence=0.9, tolerance=1e-9, row_budget=65)
+        assert found.refined.all()
+        assert found.evaluations == len(truth) * (1 + 64)
+        errors.append(np.square(found.values - truth.values).sum(axis=1).mean())
+        away = np.linalg.norm(found.values - truth.values, axis=1)
+        assert (away <= found.error_bound).mean() >= 0.88
+    assert errors[0] < errors[1] / 4
+
+
+def test_rounds_of_few_evaluations_hold_too(fitted: Any) -> None:
+    explainer, rows, truth = fitted
+    own = copy(explainer)
+    own.calibrate(rows, row_budget=65)
+    assert own.calibration.rounds.longest >= 64
+    found = own.explain(truth.data, confidence=0.9, tolerance=1e-9, row_budget=65)
+    away = np.linalg.norm(found.values - truth.values, axis=1)
+    assert (away <= found.error_bound).mean() >= 0.85
+    assert np.median(found.error_bound) < np.median(own.explain(truth.data, confidence=0.9).error_bound)
+
+
+def test_evaluation_and_audit_ask_the_student(fitted: Any) -> None:
+    explainer, rows, truth = fitted
+    own = copy(explainer)
+    own.calibrate(rows, row_budget=65)
+    report = own.evaluate(truth.data, rows=60, row_budget=41)
+    assert report.measures["method"] == "unbiased-student"
+    helped = report.measures["label_standard_error"]
+    bare = copy(own)
+    bare._attach(replace(own.fitted, student=None), own.game)
+    assert (
+        helped < bare.evaluate(truth.data, rows=60, method="unbiased", row_budget=41).measures["label_standard_error"]
+    )
+    errors = []
+    for one in (own, bare):
+        judge, away = Judge(one, Pace(1.0, lambda: 0.0, lambda seconds: False), 0.9, 0, 65), []
+        for row, values in zip(truth.data[:20], truth.values[:20], strict=True):
+            output = one.game.full_values(one.game.rows(row[None]))[0]
+            away.append(judge(row, values[:, None], output)["l2"])  # type: ignore[index]
+        errors.append(np.mean(away))  # the distance of the audit's labels to the truth
+    assert errors[0] < errors[1] / 2
+
+
+# Saving ---------------------------------------------------------------------------------------------------------------
+
+
+class Kept(OfFunction):
+    """A student of one matrix that can be saved."""
+
+    kind: ClassVar[str] = "matrix"
+
+    def __init__(self, slopes: Array) -> None:
+        self.slopes = slopes
+        super().__init__(lambda rows: np.tanh(rows @ slopes), np.zeros(len(slopes)))
+
+    def to_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        return {"slopes": torch.from_numpy(self.slopes)}, {"columns": len(self.slopes)}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, torch.Tensor], facts: dict[str, Any], spec: Any) -> Kept:
+        if len(tensors["slopes"]) != facts["columns"] or len(spec.players) != facts["columns"]:
+            raise InputError("another game's student")
+        return cls(tensors["slopes"].numpy())
+
+
+def test_a_student_is_saved_with_its_explainer(fitted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    explainer, rows, truth = fitted
+    with pytest.raises(InputError, match=r"student, a OfFunction, cannot be saved: it has no to_tensors\(\)"):
+        explainer.save(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    own = copy(explainer)
+    kept = Kept(np.linspace(-1, 1, COLUMNS))
+    own._attach(replace(explainer.fitted, student=kept), explainer.game)
+    folder, model = own.save(tmp_path / "e"), own.game.model.module
+    with pytest.raises(ArtifactError, match="unknown kind of student 'matrix'"):
+        cortx.load(folder)
+    monkeypatch.setattr(artifact.STUDENTS, "_entries", {"matrix": f"{__name__}:Kept"})
+    loaded = cortx.load(folder, model=model)
+    assert isinstance(loaded.fitted.student, Kept)
+    np.testing.assert_array_equal(loaded.fitted.student.slopes, kept.slopes)
+    for one in (own, loaded):
+        one.calibrate(rows[:60])
+    options = {"confidence": 0.9, "tolerance": 1e-9, "row_budget": 65}
+    np.testing.assert_array_equal(
+        loaded.explain(truth.data[:5], **options).values, own.explain(truth.data[:5], **options).values
+    )
+    bare = copy(explainer)
+    bare._attach(replace(explainer.fitted, student=None), explainer.game)
+    again = cortx.load(bare.save(tmp_path / "bare"), model=model)
+    assert again.fitted.student is None
+    assert "student" not in (tmp_path / "bare" / "manifest.json").read_text()
