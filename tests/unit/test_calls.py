@@ -7,6 +7,7 @@ import copy
 import threading
 from collections.abc import Callable
 from email.utils import formatdate
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.guard import HANG
 
 import cortx
 from cortx.errors import BudgetError, InputError, ModelError
+from cortx.explainer.store import Ask, LabelStore
 from cortx.games import calls as calls_module
 from cortx.games.calls import Caller, Calls, Pace, Pieces, retry_after, worth_repeating
 from cortx.games.game import Game
@@ -336,6 +338,23 @@ def test_a_fit_counts_every_row_once_and_tells_of_repeated_calls(
         explainer = cortx.CoRTX(recipe).fit(game, rows, budget=6_000)
     assert model.answered == explainer.costs_["total_evaluations"] <= 6_000
     assert f"{model.failed:,} calls of the model failed and were repeated" in caplog.messages
+
+
+def test_a_slow_model_that_fails_costs_few_labels(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def model(rows: np.ndarray) -> np.ndarray:
+        asked.append(len(rows))
+        if sum(asked) > 9_000:
+            raise ConnectionError("out of credit")
+        return np.tanh(rows @ np.linspace(-1, 1, 12))
+
+    game = cortx.Game(model, np.zeros(12), output="raw", calls=Calls(workers=2, batch=100))
+    rows = game.rows(np.random.default_rng(0).normal(size=(60, 12)))
+    store, settings = LabelStore.open(tmp_path, game, 0), {"views": 0, "seed": 0, "show": False, "title": ""}
+    with pytest.raises(ModelError, match=r"out of credit.* labels .* are kept: call fit again"):
+        store.labels(game, rows, np.arange(60), Ask("kernel", 500), **settings)
+    assert LabelStore.open(tmp_path, game, 0).evaluations > 9_000 - 2_500
 
 
 # Waiting ----------------------------------------------------------------------------------------------------------

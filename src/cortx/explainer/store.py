@@ -27,6 +27,8 @@ Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 MOST_AT_RISK = 500_000
 """Evaluations that a kill or a failing model may cost: labels are kept in parts of about this size."""
+SLOW_AT_RISK = 2_000
+"""The same for a model that is called by `Calls`; one label is the least."""
 N_CHECKED = 32
 """Rows, at most, whose outputs tell whether kept labels belong to a model."""
 
@@ -242,7 +244,8 @@ class LabelStore:
         stream = seed if ask.round == 0 else stream_seed(seed, "round", ask.round)
         with progress_bar(title, len(fresh), show=show) as advance:
             budget = game.evaluations_per_value * ask.values
-            size = int(np.clip(MOST_AT_RISK // budget, 16, 1_024))
+            slow = game.calls is not None
+            size = int(np.clip((SLOW_AT_RISK if slow else MOST_AT_RISK) // budget, 1 if slow else 16, 1_024))
             for start in range(0, len(fresh), size):
                 some = fresh[start : start + size]
                 data = take_rows(rows.data, some)
