@@ -20,11 +20,11 @@ from cortx.games.forest import Array, BoolArray, IntArray
 Bits = npt.NDArray[np.uint16]
 MERGED_BITS = 7
 """Bits of a row up to which subtrees of any form are one block: larger tables leave the processor's cache."""
-MOST_BITS = 11
+MOST_BITS = 12
 """Bits of a row that the table of a block is made for, at most, if its subtree has no more than `FEW_SPLITS`."""
 FEW_SPLITS = 3
-TABLE_NUMBERS = 2**22
-"""Numbers in all tables together, at most: 32 MiB."""
+TABLE_NUMBERS = 2**24
+"""Numbers in all tables together, at most: 128 MiB."""
 WORKING_NUMBERS = 2**20
 """Numbers in temporary arrays while tables are made, about."""
 FEW_NUMBERS = 2**16
@@ -88,10 +88,12 @@ class Blocks:
         leaf, output = np.repeat(leaf, counts), np.repeat(output, counts)
         place = np.arange(len(leaf)) - np.repeat(np.cumsum(counts) - counts, counts)
         target = paths.players[leaves[leaf], place].astype(np.int64) * forest.n_outputs + output
-        pairs, _slot = np.unique(np.stack([target, self.of_node[leaves[leaf]]]), axis=1, return_inverse=True)
-        size = np.int64(1) << self.bits[pairs[1]]
+        n_blocks = max(1, len(self.roots))
+        pairs, column = np.unique(target * n_blocks + self.of_node[leaves[leaf]], return_inverse=True)
+        targets, blocks = np.divmod(pairs, n_blocks)
+        size = np.int64(1) << self.bits[blocks]
         base = np.cumsum(size) - size
-        return Slots(pairs[0], pairs[1], base, int(size.sum()), leaves[leaf], output, place, np.ravel(_slot))
+        return Slots(targets, blocks, base, int(size.sum()), leaves[leaf], output, place, np.ravel(column))
 
 
 @dataclass(frozen=True, eq=False)

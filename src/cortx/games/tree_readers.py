@@ -1,4 +1,4 @@
-"""Trees of XGBoost, LightGBM, CatBoost and scikit-learn as a `Forest` of their raw outputs."""
+"""Trees of XGBoost, LightGBM and scikit-learn as a `Forest` of their raw outputs."""
 
 from __future__ import annotations
 

@@ -73,8 +73,7 @@ def read_trees(game: Game) -> TreeGame:
         forest = _booster_forest(model)
     else:
         raise NotTrees(
-            f"exact tree values need a model of XGBoost, LightGBM, CatBoost or scikit-learn's trees; got a "
-            f"{type(model).__name__}"
+            f"exact tree values need a model of XGBoost, LightGBM or scikit-learn's trees; got a {type(model).__name__}"
         )
     if type(last).__name__.startswith("HistGradientBoosting") and last._preprocessor is not None:
         steps = [*steps, ("its own encoder", last._preprocessor)]
@@ -125,10 +124,8 @@ def check_trees(game: Game, trees: TreeGame, table: Table, most: int | None = No
 def _estimator_forest(last: Any, model: EstimatorModel) -> Forest:
     name, library = type(last).__name__, library_of(last)
     averages = library == "sklearn" and name in AVERAGES
-    if library not in ("xgboost", "lightgbm", "catboost") and not (library == "sklearn" and name in SKLEARN):
-        raise NotTrees(
-            f"exact tree values need a model of XGBoost, LightGBM, CatBoost or scikit-learn's trees; got {name}"
-        )
+    if library not in ("xgboost", "lightgbm") and not (library == "sklearn" and name in SKLEARN):
+        raise NotTrees(f"exact tree values need a model of XGBoost, LightGBM or scikit-learn's trees; got {name}")
     if averages:
         if model.class_names is not None and model.output != "probability":
             raise NotTrees(
