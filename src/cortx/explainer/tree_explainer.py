@@ -135,7 +135,8 @@ class TreeExplainer(CoRTX):
         if confidence is not None:
             self.calibration.factors(confidence)  # refuses what is no confidence
         assert isinstance(table, Table)
-        values, own = self._values.values(table.matrix), self.forest.outputs(table.matrix)
+        values = self._values.values(table.matrix)
+        own = spec.base_values + values.sum(axis=1)
         if outputs is not None:
             self._compare(given_outputs(outputs, own.shape, spec.output), own)
         one = own.shape[1] == 1
