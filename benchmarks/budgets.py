@@ -185,7 +185,8 @@ def _all_refined(explainer: Any, rows: np.ndarray, tolerance: float) -> float:
     spared = answer.bounds(np.array([1e12]), np.array([1e12]))
     calibration, spent = explainer.calibration, game.evaluations
     refine(
-        Refinable(game, game.rows(rows), outputs, empty, answer, explainer.fitted.seed), spared,
+        Refinable(game, game.rows(rows), outputs, empty, answer, explainer.fitted.seed, explainer.fitted.student),
+        spared,
         calibration.factors(CONFIDENCE, refined=True), calibration.rounds.longest,
         tolerance=tolerance, row_budget=None, show=False,
     )  # fmt: skip
