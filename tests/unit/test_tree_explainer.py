@@ -110,7 +110,7 @@ def test_another_model_and_other_outputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FingerprintError):
         cortx.load(tmp_path / "trees.cortx", other)
     assert cortx.load(tmp_path / "trees.cortx", model).game is not None
-    for call in (explainer.fit, explainer.calibrate, explainer.to_onnx):
+    for call in (explainer.fit, explainer.calibrate, explainer.evaluate, explainer.prior, explainer.to_onnx):
         with pytest.raises(InputError, match="TreeExplainer"):
             call(X)
     linear = cortx.Game(LinearRegression().fit(X, Y), reference=X, categorical=())

@@ -215,6 +215,17 @@ class TreeExplainer(CoRTX):
             "the model"
         )
 
+    def evaluate(self, *args: Any, **named: Any) -> NoReturn:
+        del args, named
+        raise InputError(
+            "a TreeExplainer is exact, so there is no error to measure; cortx.load(folder, model=...) says whether the "
+            "model is still the one whose trees it holds"
+        )
+
+    def prior(self, *args: Any, **named: Any) -> NoReturn:
+        del args, named
+        raise InputError("a TreeExplainer is exact, so there is nothing left to sample; call explain(X)")
+
     def latent(self, X: Any) -> NoReturn:
         del X
         raise InputError("a TreeExplainer has no encoder, so rows have no latent explanation")
