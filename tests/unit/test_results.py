@@ -327,6 +327,41 @@ def test_twenty_million_rows_need_little_memory() -> None:
     assert records["GiB of the largest worker"]["value"] < 2
 
 
+BOOSTED = ("XGBoost, 100 trees of depth 6", "XGBoost, 300 trees of depth 5", "LightGBM, 100 trees of 31 leaves",
+           "random forest, 100 trees of depth 6")  # fmt: skip
+DEEPER, ANY_DEPTH = "XGBoost, 100 trees of depth 8", "random forest, 20 trees of any depth"
+too_deep = missed("leaves with many players on their path are visited one by one: docs/decisions/0011-trees.md")
+
+
+def trees(model: str) -> dict[str, float]:
+    """Metric -> mean over seeds, of exact values of trees."""
+    records = [r for r in load("trees") if r["setting"].startswith(f"{model}, ")]
+    assert all(len(r["seeds"]) >= 3 for r in records)
+    return {record["metric"]: record["value"] for record in records}
+
+
+@pytest.mark.parametrize("model", [*BOOSTED, DEEPER, ANY_DEPTH])
+def test_exact_values_of_trees_are_those_of_shap(model: str) -> None:
+    assert max(trees(model)[f"largest difference, {kind}"] for kind in ("one reference", "background")) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *BOOSTED,
+        pytest.param(DEEPER, marks=missed("tables grow with the leaves: docs/decisions/0011-trees.md")),
+        pytest.param(ANY_DEPTH, marks=too_deep),
+    ],
+)
+def test_exact_values_of_trees_take_little_longer_than_shap(model: str) -> None:
+    assert trees(model)["time over shap's, one reference"] <= 1.5
+
+
+@pytest.mark.parametrize("model", [*BOOSTED, DEEPER, pytest.param(ANY_DEPTH, marks=too_deep)])
+def test_backgrounds_of_trees_are_ten_times_faster_than_shap(model: str) -> None:
+    assert trees(model)["times as fast as shap, background"] >= 10
+
+
 def test_the_plan_of_an_installation_is_that_of_the_results() -> None:
     from benchmarks.planning import render as render_plan
 
