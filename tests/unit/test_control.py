@@ -19,7 +19,8 @@ from cortx.errors import ArtifactError, BudgetError, InputError
 from cortx.explainer import artifact
 from cortx.explainer.calibration import calibrate, calibrate_seen
 from cortx.explainer.control import LEAST_VALUES, control_labels, missed_l2, values_needed
-from cortx.explainer.labels import label_facts, pack_labels, unpack_labels
+from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
+from cortx.explainer.learn import _errors
 from cortx.explainer.noise import Seen, drawn
 from cortx.explainer.refine import Refinable, longest_round, round_scores
 from cortx.explainer.store import Ask, LabelStore
@@ -226,6 +227,14 @@ def test_tens_of_evaluations_calibrate(fitted: Any) -> None:
     assert np.median(shown.error_bound) < 1.3 * np.median(precise.error_bound)
 
 
+def test_labels_of_too_few_values_are_refused(fitted: Any) -> None:
+    explainer, rows, _ = fitted
+    labels = cortx.shapley(explainer.game, rows[:30], "unbiased", row_budget=17, views=0, progress=False)
+    assert np.isfinite(labels.variance).all()
+    with pytest.raises(InputError, match="30 of 30 calibration labels have no standard errors"):
+        copy(explainer).calibrate(labels)
+
+
 def test_refined_rows_start_from_the_student(fitted: Any) -> None:
     """After 64 values of each row the squared error is a tenth of what it is without the student, and bounds hold."""
     explainer, rows, truth = fitted
@@ -347,3 +356,15 @@ def test_a_student_is_saved_with_its_explainer(fitted: Any, tmp_path: Path, monk
     again = cortx.load(bare.save(tmp_path / "bare"), model=model)
     assert again.fitted.student is None
     assert "student" not in (tmp_path / "bare" / "manifest.json").read_text()
+
+
+def test_typical_errors_are_not_taken_for_noise() -> None:
+    """What the difficulty is told of labels is their deviation, not the wider error from which bounds are read."""
+    variance = np.random.default_rng(0).chisquare(15, size=(50, 6, 1)) / 15
+    variance[:, 0] = 0.0
+    labels = Labels(None, np.zeros((50, 6, 1)), np.zeros((50, 1)), 0, 0.0, "unbiased", errors=3 + 0 * variance)
+    told = _errors(replace(labels, variance=variance)).double().numpy()
+    assert (told[:, 0] == 0).all()
+    np.testing.assert_allclose(np.square(told).sum(axis=1), variance.sum(axis=1), rtol=1e-5)
+    assert np.square(told[:, 1:]).std() < variance[:, 1:].std()  # single variances of 16 pairs are known badly
+    np.testing.assert_array_equal(_errors(labels), torch.full((50, 6, 1), 3.0))

@@ -294,7 +294,8 @@ def calibrate_network(
     predicted = Predicted(values.cpu().numpy(), None, *sizes, sharers.cpu().numpy())
     errors = np.full_like(labels.values, np.nan) if labels.errors is None else labels.errors
     some = Refinable(game, game.rows(labels.data), labels.outputs, empty, predicted, seed, student)
-    variance = labels.variance if labels.weights is None else None
+    # Labels without standard errors have too few draws to know their variance.
+    variance = labels.variance if labels.weights is None and np.isfinite(errors).all() else None
     if variance is not None and (variance > 0).any():
         known, seen = _seen(some, labels.values, variance)
         found = calibrate_seen(known, seen, *sizes, labels.evaluations, seed)

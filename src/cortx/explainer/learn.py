@@ -13,6 +13,7 @@ import torch
 from cortx.explainer.budget import KNOWN
 from cortx.explainer.labels import Labels
 from cortx.explainer.material import Material, cost
+from cortx.explainer.noise import pooled
 from cortx.games import Game
 from cortx.images import ImageSchema, read_like
 from cortx.metrics import l2_distance
@@ -280,8 +281,13 @@ def _view_set(
 
 
 def _errors(labels: Labels) -> torch.Tensor:
-    """Standard errors of labels; where nobody knows them, the labels are taken at their word."""
+    """Deviations of labels; where nobody knows them, the labels are taken at their word.
+
+    Where their variance is known, its root: standard errors are larger, and errors would be taken for noise.
+    """
     errors = np.zeros_like(labels.values) if labels.errors is None else labels.errors
+    if labels.variance is not None:
+        errors = np.sqrt(pooled(labels.variance))
     return torch.from_numpy(np.nan_to_num(errors, nan=0.0)).to(torch.float32)
 
 

@@ -47,6 +47,13 @@ class Seen:
     open: BoolArray
 
 
+def pooled(variance: Array) -> Array:
+    """Variances, (rows, players, ...), that share a part of the mean of their row's; where they are zero they stay."""
+    noisy = variance > 0
+    mean = variance.sum(axis=1, keepdims=True) / np.maximum(1, noisy.sum(axis=1, keepdims=True))
+    return np.where(noisy, POOLED * mean + (1 - POOLED) * variance, 0.0)
+
+
 def drawn(seen: Seen, generator: np.random.Generator, count: int = DRAWS) -> Iterator[Array]:
     """Random draws of the errors without their noise, (rows, players, outputs) each; values without noise stay."""
     outputs = range(seen.values.shape[2])
@@ -74,9 +81,7 @@ class _Law:
     def of(seen: Seen, output: int) -> _Law:
         values, variance = seen.values[..., output], seen.variance[..., output]
         noisy = seen.open & (variance > 0)
-        count = np.maximum(1, noisy.sum(axis=1, keepdims=True))
-        mean = np.where(noisy, variance, 0.0).sum(axis=1, keepdims=True) / count
-        variance = np.where(noisy, POOLED * mean + (1 - POOLED) * variance, 0.0)
+        variance = pooled(np.where(noisy, variance, 0.0))
         sizes = _usual_sizes(values, variance, np.where(noisy, seen.sizes[..., output], 1.0), noisy)
         noise = np.sqrt(variance)
         row_shares, value_chances = _fit(values / sizes, noise / sizes, noisy)
