@@ -187,7 +187,7 @@ def _all_refined(explainer: Any, rows: np.ndarray, tolerance: float) -> float:
     refine(
         Refinable(game, game.rows(rows), outputs, empty, answer, explainer.fitted.seed, explainer.fitted.student),
         spared,
-        calibration.factors(CONFIDENCE, refined=True), calibration.rounds.longest,
+        calibration.round_factors(CONFIDENCE), calibration.rounds.longest,
         tolerance=tolerance, row_budget=None, show=False,
     )  # fmt: skip
     return 1 + (game.evaluations - spent) / len(rows)

@@ -17,7 +17,7 @@ from tests.contracts.test_student import OfFunction, exact, of_table, repeats, s
 import cortx
 from cortx.errors import ArtifactError, BudgetError, InputError
 from cortx.explainer import artifact
-from cortx.explainer.calibration import calibrate, calibrate_seen
+from cortx.explainer.calibration import Calibration, RoundScores, calibrate, calibrate_seen
 from cortx.explainer.control import LEAST_VALUES, control_labels, missed_l2, values_needed
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explainer.learn import _errors
@@ -368,3 +368,21 @@ def test_typical_errors_are_not_taken_for_noise() -> None:
     np.testing.assert_allclose(np.square(told).sum(axis=1), variance.sum(axis=1), rtol=1e-5)
     assert np.square(told[:, 1:]).std() < variance[:, 1:].std()  # single variances of 16 pairs are known badly
     np.testing.assert_array_equal(_errors(labels), torch.full((50, 6, 1), 3.0))
+
+
+def test_units_of_answers_and_rounds_do_not_mix() -> None:
+    """A network that takes its errors for ten times smaller than they are does not widen refined bounds."""
+    rng = np.random.default_rng(0)
+    common = np.exp(0.3 * rng.normal(size=(400, 1)))
+    scores = [common * np.exp(0.3 * rng.normal(size=(400, 1))) for _ in range(4)]
+    found = []
+    for unit in (1.0, 10.0):
+        rounds = RoundScores(scores[2], scores[3], 64)
+        made = Calibration(unit * scores[0], scores[1], 0.0, np.ones(1), 0, rounds=rounds)
+        found.append((made.factors(0.9, refined=True)[0] / unit, made.round_factors(0.9)[0]))
+        fresh = np.maximum(
+            unit * scores[0] / made.factors(0.9, refined=True)[0], scores[2] / made.round_factors(0.9)[0]
+        )
+        assert 0.89 <= (fresh <= 1).mean() <= 0.91
+    np.testing.assert_allclose(found[0], found[1])
+    assert found[0][0] > np.quantile(scores[0], 0.9)

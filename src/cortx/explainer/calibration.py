@@ -91,8 +91,25 @@ class Calibration:
                 "this explainer was calibrated by an older version, which did not try refinement on the calibration "
                 "rows; call calibrate(rows) with fresh rows, or explain without a tolerance"
             )
-        rows, bands = np.maximum(self.rows, self.rounds.rows), np.maximum(self.bands, self.rounds.bands)
-        return self.quantile(rows, confidence), self.quantile(bands, confidence)
+        rows = self._jointly(self.rows, self.rounds.rows, confidence)
+        return rows[0], self._jointly(self.bands, self.rounds.bands, confidence)[0]
+
+    def round_factors(self, confidence: float) -> tuple[Array, Array]:
+        """What deviations of refined rows are multiplied with, (outputs,) each, beside ``factors(refined=True)``."""
+        assert self.rounds is not None
+        rows = self._jointly(self.rows, self.rounds.rows, confidence)
+        return rows[1], self._jointly(self.bands, self.rounds.bands, confidence)[1]
+
+    def _jointly(self, answer: Array, rounds: Array, confidence: float) -> tuple[Array, Array]:
+        """Factors of answers and of rounds, (outputs,) each, that hold together with this confidence.
+
+        Each is a multiple of its own quantile, so that neither pays for the other's unit: a network may take its errors
+        for ten times smaller than they are, and refinement may not.
+        """
+        alone = [self.quantile(part, confidence) for part in (answer, rounds)]
+        units = [np.where((part > 0) & np.isfinite(part), part, 1.0) for part in alone]
+        more = self.quantile(np.maximum(answer / units[0], rounds / units[1]), confidence)
+        return more * units[0], more * units[1]
 
     def quantile(self, scores: Array, confidence: float) -> Array:
         """What a fresh row's score stays below with this confidence, (outputs,).

@@ -443,13 +443,13 @@ class CoRTX:
         if tolerance is not None and bounds is not None:
             assert self._game is not None
             assert known is not None
-            assert factors is not None
+            assert confidence is not None
             assert self.calibration.rounds is not None
             spent = self._game.evaluations
             fitted = self.fitted
             some = Refinable(self._game, self._game.rows(X), known, empty, answer, fitted.seed, fitted.student)
             answer, bounds = refine(
-                some, bounds, factors, self.calibration.rounds.longest,
+                some, bounds, self.calibration.round_factors(confidence), self.calibration.rounds.longest,
                 tolerance=float(tolerance), row_budget=row_budget, show=progress,
             )  # fmt: skip
             evaluations += self._game.evaluations - spent
