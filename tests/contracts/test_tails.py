@@ -93,7 +93,7 @@ def test_few_orders_promise_no_more_than_holds(kind: str, pairs: int) -> None:
     assert max(reach, radius) <= most(3000)
 
 
-@pytest.mark.parametrize("method", ["kernel", "unbiased", "amortized"])
+@pytest.mark.parametrize("method", ["kernel", "odd", "unbiased", "amortized"])
 @pytest.mark.parametrize("kind", GAMES)
 def test_few_coalitions_promise_no_more_than_holds(kind: str, method: str) -> None:
     for n, pairs in ((8, 16), (8, 24), (9, 33)):

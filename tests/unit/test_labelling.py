@@ -136,7 +136,7 @@ def test_sampled_labels_are_those_of_shapley(tmp_path: Path) -> None:
     report = label(risk, table, tmp_path / "labels", budget=80 * 60, rows=60, engine=HERE, seed=3)
     labels = contents(tmp_path / "labels")
     game = cortx.Game(risk, reference=table)
-    direct = cortx.shapley(game, labels.data, row_budget=report.plan.allowance, seed=3)
+    direct = cortx.shapley(game, labels.data, "kernel", row_budget=report.plan.allowance, seed=3)
     assert_same(labels, direct)
     assert (np.asarray(labels.error_std) > 0).any()
     assert len(labels) == 60

@@ -64,7 +64,7 @@ def test_the_plots_are_pinned() -> None:
 
 
 def test_every_registered_name_loads() -> None:
-    assert sorted(ESTIMATORS) == ["amortized", "banzhaf", "exact", "kernel", "permutation", "unbiased"]
+    assert sorted(ESTIMATORS) == ["amortized", "banzhaf", "exact", "kernel", "odd", "permutation", "unbiased"]
     assert all(ESTIMATORS[name].name == name for name in ESTIMATORS)
     assert sorted(HEADS) == ["attribution", "ranking"]
     assert all(HEADS[name] for name in HEADS)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cortx import Game, Patches, shapley
 from cortx.estimators.block import Block
-from cortx.estimators.kernel_shap import KernelShap, _regress, regress_on
+from cortx.estimators.kernel_shap import KernelShap, regress, regress_on
 from cortx.estimators.unbiased import (
     best_mass,
     contrast_of,
@@ -320,7 +320,7 @@ def test_the_regression_is_the_plain_one(n: int, n_pairs: int) -> None:
     size = coalitions.sum(axis=2)
     design = coalitions - size[..., None] / n
     target = contrast.numpy() + (0.5 - size / n)[..., None] * total.numpy()[:, None, :]
-    psi, expected = _regress(design, target, 1 / (size * (n - size)), np.zeros(size.shape))
+    psi, expected = regress(design, target, 1 / (size * (n - size)), np.zeros(size.shape))
     np.testing.assert_allclose(values, psi + total.numpy()[:, None, :] / n, atol=1e-9)
     np.testing.assert_allclose(errors, expected, atol=1e-9, equal_nan=True)
     assert np.isnan(errors).all() == (n_pairs < n)

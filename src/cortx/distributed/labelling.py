@@ -535,7 +535,9 @@ class LabelJob:
             budget = game.evaluations_per_value * batch.values
             with game.spending(batch.cost) as ledger:
                 ledger.planned = batch.cost
-                labels = shapley(game, data, row_budget=budget, views=self.views, seed=stream, progress=False)
+                labels = shapley(
+                    game, data, "auto-kernel", row_budget=budget, views=self.views, seed=stream, progress=False
+                )
             part = LabelPart.of(labels, words, table, round=batch.round, seed=stream)
             store.append(part, batch.values)
         return Done(task.name, len(rows), game.evaluations - before, perf_counter() - started, name)

@@ -10,6 +10,7 @@ ESTIMATORS: Registry[Estimator] = Registry(
     {
         "exact": "cortx.estimators.exact:Exact",
         "kernel": "cortx.estimators.kernel_shap:KernelShap",
+        "odd": "cortx.estimators.odd_shap:OddShap",
         "unbiased": "cortx.estimators.unbiased:Unbiased",
         "permutation": "cortx.estimators.permutation:Permutation",
         "banzhaf": "cortx.estimators.banzhaf:Banzhaf",

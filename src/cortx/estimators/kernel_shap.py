@@ -65,19 +65,19 @@ class KernelShap(Estimator):
         if block.game.of_images and n > MANY_PLAYERS and self.weights == "leverage":
             pairs = draw_pairs_on(block, n_pairs)
             values, spread = regress_on(pairs, contrast_of(block, pairs), on_device(block, block.total))
-            return Estimate(values.cpu().numpy(), _tail_factor(n_pairs, n, n_pairs) * spread.cpu().numpy())
+            return Estimate(values.cpu().numpy(), regression_factor(n_pairs, n, n_pairs) * spread.cpu().numpy())
         expected = expected_pairs(n, n_pairs, self.weights)
         coalitions = draw_pairs(block, expected, n_pairs)
         design, target = paired(block, coalitions, distinct=True)
         size = coalitions.sum(axis=2)
         inclusion = expected / population(n)
-        psi, errors = _regress(design, target, pair_weights(n, expected)[size - 1], inclusion[size - 1])
+        psi, errors = regress(design, target, pair_weights(n, expected)[size - 1], inclusion[size - 1])
         # What is drawn for certain says nothing of the spread between draws.
         sampled = int(expected[inclusion < 1].sum())
-        return Estimate(psi + block.total[:, None, :] / n, _tail_factor(n_pairs, n, sampled) * errors)
+        return Estimate(psi + block.total[:, None, :] / n, regression_factor(n_pairs, n, sampled) * errors)
 
 
-def _tail_factor(n_pairs: int, n: int, sampled: int) -> float:
+def regression_factor(n_pairs: int, n: int, sampled: int) -> float:
     """What the standard errors of a regression are multiplied with: NaN where pairs hardly outnumber the players.
 
     Of `n_pairs` pairs `sampled` were drawn by chance. The n - 1 unknowns take as many degrees of freedom, and with as
@@ -197,13 +197,15 @@ def _repeated(coalitions: BoolArray) -> BoolArray:
     return result
 
 
-def _regress(design: Array, target: Array, weight: Array, inclusion: Array) -> tuple[Array, Array]:
+def regress(
+    design: Array, target: Array, weight: Array, inclusion: Array, largest: Array | None = None
+) -> tuple[Array, Array]:
     """Weighted least squares of every row, and standard errors by linearisation.
 
     `design` (rows, k, n) lies in the plane of zero sums, `target` (rows, k, outputs), `weight` and `inclusion`
     (rows, k). The variance is A^-1 (sum of (1 - pi) u u') A^-1 with u = weight * design * residual, residuals
     inflated by their leverage (HC3), as for a sample drawn without replacement. They are NaN where a value hangs on
-    a single drawn coalition, or on none.
+    a single drawn coalition, or on none. `largest` (rows, outputs): a residual that a pair may have beside those here.
     """
     n = design.shape[2]
     weighted = design * weight[..., None]
@@ -220,7 +222,8 @@ def _regress(design: Array, target: Array, weight: Array, inclusion: Array) -> t
     spread = (residual / (1 - np.minimum(leverage, 1 - 1e-6))[..., None]) ** 2 * sampled[..., None]
     squared = influence**2
     # One more pair is assumed, as far off as any: where all that hangs on a value fits by chance, it is not certain.
-    unlucky = squared.mean(axis=1)[..., None] * spread.max(axis=1)[:, None, :]
+    worst = spread.max(axis=1) if largest is None else np.maximum(spread.max(axis=1), np.square(largest))
+    unlucky = squared.mean(axis=1)[..., None] * worst[:, None, :]
     errors = np.sqrt(squared.transpose(0, 2, 1) @ spread + unlucky)
     errors[unknown] = np.nan
     return values - values.mean(axis=1, keepdims=True), errors
@@ -229,7 +232,7 @@ def _regress(design: Array, target: Array, weight: Array, inclusion: Array) -> t
 def regress_on(pairs: Tensor, contrast: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
     """Values and standard errors, (rows, n, outputs), of pairs whose sizes were drawn evenly, with replacement.
 
-    `_regress` on a device, all rows at once in float64: `pairs` (rows, k, n), `contrast` (rows, k, outputs), `total`
+    `regress` on a device, all rows at once in float64: `pairs` (rows, k, n), `contrast` (rows, k, outputs), `total`
     (rows, outputs). Evenly drawn, a pair weighs 1 / (s (n-s)), and none is drawn for certain.
     """
     n = pairs.shape[2]

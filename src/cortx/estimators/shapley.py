@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +25,9 @@ from cortx.estimators.block import (
     enumerable,
 )
 from cortx.estimators.coalitions import CHUNK
+from cortx.estimators.interactions import Pairs, screen
+from cortx.estimators.kernel_shap import KernelShap
+from cortx.estimators.odd_shap import POOL, OddShap, Sample
 from cortx.estimators.tree import tree_labels
 from cortx.estimators.unbiased import Unbiased
 from cortx.explanation import Explanation, Views
@@ -42,6 +46,7 @@ LONGEST_BUDGET = 65_536
 """The default when a standard error says when to stop."""
 VIEWS_MEMORY = 64 * 2**20
 MOST_VIEWS = 256
+AUTO = ("auto", "auto-kernel")
 WITH_STUDENT = "-student"
 """The end of a method's name where it corrected a student."""
 
@@ -66,11 +71,13 @@ def shapley(
     Parameters
     ----------
     method:
-        ``"exact"``, ``"kernel"``, ``"permutation"``, ``"banzhaf"`` (paper Eq. 1), ``"amortized"`` (kernel that starts
+        ``"exact"``, ``"odd"`` (the most precise at equal evaluations: KernelSHAP without the noise of interactions),
+        ``"kernel"``, ``"permutation"``, ``"banzhaf"`` (paper Eq. 1), ``"amortized"`` (kernel that starts
         from the prediction of `explainer`), ``"tree"`` (exact values from the leaves of trees, see below), an
         estimator object, or ``"auto"``: tree where the model allows it, else exact for the rows whose budget covers
-        all coalitions of the players that differ from the reference, else kernel (with a `student` "unbiased", random
-        pairs of coalitions, where the budget is too small for standard errors of the kernel's regression).
+        all coalitions of the players that differ from the reference, else odd (of images kernel; with a `student`
+        "unbiased", random pairs of coalitions, where the budget is too small for standard errors of the regression).
+        ``"auto-kernel"`` is auto with kernel instead of odd: a row's values then depend on its own content alone.
     budget:
         Model evaluations of the whole call, at most: every row may cost an equal share of it, and what a row does not
         need is not spent.
@@ -86,6 +93,7 @@ def shapley(
         free, and `CoRTX.fit` learns a lot from them. Default: as many as 64 MiB hold, at most 256; 0 for none.
     seed:
         The draws of a row depend on this and on the row's own content: not on its place, its chunk or its neighbours.
+        Only "odd" learns from a few rows of the call what to look for in all; the order of the rows does not matter.
     explainer:
         For "amortized": a fitted `CoRTX`, or any object with a method `prior(rows, outputs)` (`HasPrior`).
     unbiased:
@@ -115,7 +123,7 @@ def shapley(
     if views is not None and views < 0:
         raise InputError(f"views must not be negative, got {views}")
     alone = explainer is None and not unbiased  # exact values need no student either
-    if method == "tree" or (method == "auto" and alone and not game.of_images):
+    if method == "tree" or (method in AUTO and alone and not game.of_images):
         if not alone or (method == "tree" and student is not None):
             raise InputError("method='tree' is exact; leave explainer=, unbiased= and student= out")
         checks = budget if budget is not None else None if row_budget is None else row_budget * len(rows)
@@ -127,7 +135,7 @@ def shapley(
                 raise
         if budget is not None:
             budget -= game.evaluations - spent  # the model did not agree with its trees
-    estimator = _choose(method, explainer, unbiased)
+    estimator = _choose(method, explainer, unbiased, game.of_images)
     _check_student(student, estimator)
     if standard_error is not None and not standard_error > 0:
         raise InputError(f"standard_error must be positive, got {standard_error}")
@@ -143,7 +151,7 @@ def shapley(
     ends = _ends(game, explainer)
     per_row = int(row_budget) // copies - ends
     counts = rows.active.sum(axis=1)
-    if method == "auto" and student is not None and per_row < estimator.least_known(int(counts.max())):
+    if method in AUTO and student is not None and per_row < estimator.least_known(int(counts.max())):
         estimator = Unbiased()  # with so few values the regression has no standard errors
     words = f"row_budget={row_budget:,}"
     if budget is not None:
@@ -155,7 +163,7 @@ def shapley(
         if student is not None:
             # Rows that may stop early are sampled first, even where all of their coalitions could be paid for.
             work = replace(work, control=_Controls.of(student, work, per_row if standard_error is None else 0))
-        return _labels(work, method, per_row, standard_error, progress)
+        return _labels(work, per_row, standard_error, progress)
 
 
 def _ends(game: Game, explainer: Any) -> int:
@@ -169,9 +177,7 @@ def _ends(game: Game, explainer: Any) -> int:
     return 2 if explainer is None else 3
 
 
-def _labels(
-    work: _Work, method: str | Estimator, per_row: int, standard_error: float | None, progress: bool | None
-) -> Explanation:
+def _labels(work: _Work, per_row: int, standard_error: float | None, progress: bool | None) -> Explanation:
     """The labels, from at most `per_row` values v(S) of each row beside its ends."""
     game, rows, estimator = work.game, work.rows, work.estimator
     counts = rows.active.sum(axis=1)
@@ -202,7 +208,9 @@ def _labels(
         evaluations=game.evaluations - work.evaluations_before,
         row_evaluations=work.spent,
         seconds=perf_counter() - work.started,
-        method="exact" if method == "auto" and exact.all() else _method_name(estimator, work.control is not None),
+        method="exact"
+        if isinstance(estimator, KernelShap) and exact.all()
+        else _method_name(estimator, work.control is not None),
         exact=exact,
         views=work.all_views(),
         variance=variance[..., 0] if single and variance is not None else variance,
@@ -226,9 +234,9 @@ def views_in_memory(n_players: int, n_outputs: int, n_rows: int, more_bytes: int
     return min(MOST_VIEWS, VIEWS_MEMORY // (bytes_each * n_rows))
 
 
-def _choose(method: str | Estimator, explainer: Any, unbiased: bool) -> Estimator:
-    # KernelSHAP enumerates wherever its budget allows, row by row: that is what "auto" means.
-    name = "kernel" if method == "auto" else method
+def _choose(method: str | Estimator, explainer: Any, unbiased: bool, of_images: bool) -> Estimator:
+    # Either enumerates wherever its budget allows, row by row: that is what "auto" means.
+    name = {"auto": "kernel" if of_images else "odd", "auto-kernel": "kernel"}.get(str(method), method)
     estimator = name if isinstance(name, Estimator) else ESTIMATORS[name]()
     if not isinstance(estimator, Amortized):
         if explainer is not None or unbiased:
@@ -354,8 +362,8 @@ class _Work:
 
     @property
     def stream(self) -> int:
-        """The seed of this estimator: two of them never share their draws."""
-        return stream_seed(self.seed, self.estimator.name)
+        """The seed of this estimator: two of them never share their draws, but "odd" has the pairs of "kernel"."""
+        return stream_seed(self.seed, "kernel" if isinstance(self.estimator, KernelShap) else self.estimator.name)
 
     def all_views(self) -> Views | None:
         return Views.concatenate(self.views) if self.views else None
@@ -440,18 +448,15 @@ class _Work:
         self, index: IntArray, budget: int, round_: int, prior: Prior | None, advance: Advance | None = None
     ) -> Estimate:
         """The estimator on rows with equally many active players, in blocks that fit the memory budget."""
-        parts = []
-        for members in self._blocks(index, budget):
-            rows = index[members]
-            some = None if prior is None else Prior(prior.values[members], prior.scales[members])
-            block = self._block(rows, round_, some)
-            estimate = block.completed(self.estimator.estimate(block, budget))
-            self.spent[rows] += block.counted
+        n, parts = self.active(index[:1]).shape[1], []
+        if isinstance(self.estimator, OddShap) and self.estimator.screens(n, budget):
+            estimates = self._screened(self.estimator, index, budget, round_)
+        else:
+            estimates = self._plain(index, budget, round_, prior)
+        for members, estimate in estimates:
             parts.append((members, estimate))
-            if estimate.views is not None:
-                self.views.append(_wide(estimate.views, rows, block.active, self.game.n_players))
             if advance is not None:
-                advance(len(rows), f"{self.game.evaluations:,} evaluations")
+                advance(len(members), f"{self.game.evaluations:,} evaluations")
         order = np.argsort(np.concatenate([members for members, _ in parts]))
         variances = [part.variance for _, part in parts if part.variance is not None]
         return Estimate(
@@ -460,6 +465,41 @@ class _Work:
             exact=np.concatenate([_exact_rows(part) for _, part in parts])[order],
             variance=None if len(variances) < len(parts) else np.concatenate(variances)[order],
         )
+
+    def _plain(
+        self, index: IntArray, budget: int, round_: int, prior: Prior | None
+    ) -> Iterator[tuple[IntArray, Estimate]]:
+        """Positions in `index` and their estimates, block by block."""
+        for members in self._blocks(index, budget):
+            rows = index[members]
+            some = None if prior is None else Prior(prior.values[members], prior.scales[members])
+            block = self._block(rows, round_, some)
+            estimate = block.completed(self.estimator.estimate(block, budget))
+            self.spent[rows] += block.counted
+            if estimate.views is not None:
+                self.views.append(_wide(estimate.views, rows, block.active, self.game.n_players))
+            yield members, estimate
+
+    def _screened(self, odd: OddShap, index: IntArray, budget: int, round_: int) -> Iterator[tuple[IntArray, Estimate]]:
+        """The same, where a few rows say what matters to all: those with the smallest hash of their content."""
+        words = self.rows.words[index]
+        chosen, first = np.unique(words, return_index=True)
+        chosen, pool = chosen[:POOL], np.sort(first[:POOL])
+
+        def sampled(positions: IntArray) -> Iterator[tuple[IntArray, Block, Sample]]:
+            for members in self._blocks(index[positions], budget) if len(positions) else ():
+                block = self._block(index[positions[members]], round_, None)
+                sample = odd.sample(block, budget)
+                self.spent[index[positions[members]]] += block.counted
+                yield positions[members], block, sample
+
+        known = list(sampled(pool))
+        order = np.argsort(words[pool])  # whatever order the rows have, they are learned from in this one
+        found = screen(Pairs.concatenate([sample.pairs for _, _, sample in known]).rows(order))
+        rest = np.setdiff1d(np.arange(len(index)), pool)
+        for members, block, sample in chain(known, sampled(rest)):
+            taught = np.isin(words[members], chosen)
+            yield members, block.completed(odd.solve(sample, found, taught))
 
     def _blocks(self, index: IntArray, budget: int) -> Iterator[IntArray]:
         """Positions in `index`: rows that are enumerated come by pattern, and share their coalitions."""

@@ -219,7 +219,7 @@ def make_labels(game: Game, rows: Rows, count: int, *, seed: int, checkpoint: Ch
             data = take_rows(rows.data, index[start : start + LABELS_AT_A_TIME])
             kept = checkpoint.load(f"labels-{start}")
             if kept is None:
-                part = shapley(game, data, row_budget=budget, views=n_views, seed=seed, progress=False)
+                part = shapley(game, data, "auto-kernel", row_budget=budget, views=n_views, seed=seed, progress=False)
                 checkpoint.save(f"labels-{start}", pack_labels(part), **label_facts(part))
             else:
                 part = unpack_labels(*kept, game=game, data=data)

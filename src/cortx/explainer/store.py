@@ -65,7 +65,10 @@ class Ask:
 
     @property
     def estimator(self) -> str | Estimator:
-        return self.method if self.pairs is None else Permutation(self.pairs)
+        """What labels such a row: a kept label depends on its own row alone."""
+        if self.pairs is not None:
+            return Permutation(self.pairs)
+        return "auto-kernel" if self.method == "auto" else self.method
 
     def costs(self, active: IntArray, game: Game) -> Array:
         """Model evaluations of rows with so many active players, (rows,), at most.

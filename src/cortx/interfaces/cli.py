@@ -461,7 +461,7 @@ def evaluate(
     model: Annotated[str, typer.Option(help=MODEL_HELP, show_default=False)],
     rows: Annotated[int, typer.Option(help="Random rows to label afresh.", min=1)] = 200,
     method: Annotated[
-        str, typer.Option(help="auto (exact where the budget allows, else kernel), exact, kernel, permutation.")
+        str, typer.Option(help="auto (exact where the budget allows, else odd), exact, odd, kernel, permutation.")
     ] = "auto",
     row_budget: Annotated[
         int | None, typer.Option(help="Model evaluations for each row; by default 2,048.", show_default=False)
