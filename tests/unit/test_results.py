@@ -406,3 +406,29 @@ def test_bounds_of_refined_rows(start: str, kind: str) -> None:
     stops = [r for name, r in found.items() if name.startswith("at the stop") and name.endswith(kind)]
     assert len(stops) == 3
     assert min(r["value"] for r in stops) >= 0.88
+
+
+@pytest.mark.parametrize(
+    ("table", "coalitions", "most"),
+    [("breast", 1_000, 1e-4), ("breast", 3_000, 1e-5), ("friedman1", 1_000, 3e-6), ("friedman1", 3_000, 3e-7)],
+)
+def test_sampling_reaches_its_goal_in_time(table: str, coalitions: int, most: float) -> None:
+    found = {
+        r["metric"]: r
+        for r in load("sampling")
+        if r["setting"].startswith(table)
+        and r["setting"].endswith(f" {coalitions} coalitions")
+        and r["method"] == "odd"
+    }
+    assert len(found["nMSE"]["seeds"]) >= 3
+    assert found["nMSE"]["value"] <= most
+    assert found["time over kernel's"]["value"] <= 5
+
+
+def test_sampling_is_honest_and_nowhere_worse() -> None:
+    found = {(r["setting"], r["method"], r["metric"]): r["value"] for r in load("sampling")}
+    settings = {setting for setting, _, _ in found}
+    assert len(settings) >= 8
+    for setting in settings:
+        assert found[setting, "odd", "nMSE"] <= found[setting, "kernel", "nMSE"]
+        assert found[setting, "odd", "share within two standard errors"] >= 0.94
