@@ -163,7 +163,7 @@ def shapley(
         if student is not None:
             # Rows that may stop early are sampled first, even where all of their coalitions could be paid for.
             work = replace(work, control=_Controls.of(student, work, per_row if standard_error is None else 0))
-        return _labels(work, per_row, standard_error, progress)
+        return _labels(work, method, per_row, standard_error, progress)
 
 
 def _ends(game: Game, explainer: Any) -> int:
@@ -177,7 +177,9 @@ def _ends(game: Game, explainer: Any) -> int:
     return 2 if explainer is None else 3
 
 
-def _labels(work: _Work, per_row: int, standard_error: float | None, progress: bool | None) -> Explanation:
+def _labels(
+    work: _Work, method: str | Estimator, per_row: int, standard_error: float | None, progress: bool | None
+) -> Explanation:
     """The labels, from at most `per_row` values v(S) of each row beside its ends."""
     game, rows, estimator = work.game, work.rows, work.estimator
     counts = rows.active.sum(axis=1)
@@ -208,9 +210,7 @@ def _labels(work: _Work, per_row: int, standard_error: float | None, progress: b
         evaluations=game.evaluations - work.evaluations_before,
         row_evaluations=work.spent,
         seconds=perf_counter() - work.started,
-        method="exact"
-        if isinstance(estimator, KernelShap) and exact.all()
-        else _method_name(estimator, work.control is not None),
+        method="exact" if method in AUTO and exact.all() else _method_name(estimator, work.control is not None),
         exact=exact,
         views=work.all_views(),
         variance=variance[..., 0] if single and variance is not None else variance,
