@@ -60,7 +60,7 @@ class StorableStudent(Student, Protocol):
         """The same student again; refuses facts that describe something larger than the tensors."""
 
 
-STUDENTS: Registry[StorableStudent] = Registry("kind of student", {})
+STUDENTS: Registry[StorableStudent] = Registry("kind of student", {"network": "cortx.training.student:NetworkStudent"})
 """Kinds of students that explainers are saved with, as ``"package.module:Class"``."""
 
 

@@ -14,6 +14,7 @@ from cortx.errors import BudgetError, InputError
 from cortx.estimators.coalitions import CHUNK
 from cortx.estimators.permutation import expected_walk_values, walk_values
 from cortx.explainer.labels import least_values
+from cortx.explainer.pairs import Pairs, draw_pairs_of
 from cortx.explainer.refine import longest_round, rounds_cost
 from cortx.explainer.store import N_CHECKED, Ask
 from cortx.games import Game, Rows
@@ -28,7 +29,7 @@ from cortx.training.surrogate import own_resnet
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
-Mode = Literal["enumerate", "sample", "stream"]
+Mode = Literal["student", "enumerate", "sample", "stream"]
 
 PER_ROW, DEFAULT_BUDGETS = 100, (500_000, 5_000_000)
 """The default budget: so many evaluations for each row, within limits; a background multiplies it."""
@@ -46,6 +47,10 @@ CALIBRATION_SHARE, IMAGE_CALIBRATION_SHARE = 0.15, 0.06
 PRETRAINING_SHARE = 0.4
 PRECISE = 8_192
 """The most that one precise label may cost: enough to enumerate 13 players."""
+JUDGED_SHARE, LEAST_JUDGED = 0.2, 32
+"""With a student: the share of the budget for labels that judge, and the fewest values v(S) of each."""
+LEAST_PAIRS = 200
+"""Fewer pairs of values teach a student nothing."""
 ENUMERATE_ROWS = 100
 """Rows are enumerated if the budget pays for so many beside rough labels for others; else many are sampled."""
 
@@ -64,8 +69,9 @@ class Plan:
 
     budget: int
     mode: Mode
-    """"enumerate": few rows, all coalitions, free masked copies; "sample": many rows, noisy but unbiased labels;
-    "stream" (images): such labels for all rows, fresh in every step of the training."""
+    """"student": values v(S) of many rows, from which a student learns the game; "enumerate": few rows, all coalitions,
+    free masked copies; "sample": many rows, noisy but unbiased labels; "stream" (images): such labels for all rows,
+    fresh in every step of the training."""
     train: IntArray
     validation: IntArray
     calibration: IntArray
@@ -79,7 +85,8 @@ class Plan:
 
     Kept labels of an earlier fit are in it, and rows with equal content once. "checks" are the base value and the
     outputs that recognise the model, for a saved explainer and for kept labels. Where pairs of permutations may visit a
-    coalition twice, the mean.
+    coalition twice, the mean. With a student the most: what two stages ask for of a row is paid for once, which happens
+    where rows have few players.
     """
     n_rows: int
     """Rows of the table."""
@@ -89,6 +96,8 @@ class Plan:
     """For images: how long to learn from fresh labels."""
     absent: str = ""
     """What replaces an absent feature, and what a v(S) costs, in words."""
+    pairs: Pairs | None = None
+    """For a student: the values that it learns from."""
 
     @property
     def total(self) -> int:
@@ -96,15 +105,12 @@ class Plan:
 
     def __str__(self) -> str:
         """The plan in words."""
-        kind = "sampled" if self.mode == "sample" else "fresh in every step"
-        each = self.expected["training"] // len(self.train)
-        how = "all coalitions" if self.mode == "enumerate" else f"{kind}, {each:,} each"
-        checks = "see where it errs" if self.mode == "stream" else "choose the best moment"
+        checks = "choose the best moment" if self.mode in ("enumerate", "sample") else "see where it errs"
+        kind = f"labels of {self.precise.values:,} values" if self.mode == "student" else "precise labels"
         parts = {
-            "pretraining": f"pre-training on {len(self.pretraining):,} rows",
-            "training": f"labels of {len(self.train):,} rows to learn from ({how})",
-            "validation": f"precise labels of {len(self.validation):,} rows to {checks}",
-            "calibration": f"precise labels of {len(self.calibration):,} rows for the bounds, and refining them",
+            **self._learned_words(),
+            "validation": f"{kind} of {len(self.validation):,} rows to {checks}",
+            "calibration": f"{kind} of {len(self.calibration):,} rows for the bounds, and refining them",
             "checks": "the base value, and outputs that recognise the model",
         }
         lines = [f"plan for {self.budget:,} model evaluations:"]
@@ -116,7 +122,22 @@ class Plan:
             lines.append(f"absent features are replaced by {self.absent}")
         return "\n".join(lines)
 
+    def _learned_words(self) -> dict[str, str]:
+        """What the explainer learns from, stage by stage."""
+        if self.pairs is not None:
+            n_rows = len(np.unique(self.pairs.row))
+            return {"student": f"values of {n_rows:,} rows from which a student learns the game, to label all rows"}
+        kind = "sampled" if self.mode == "sample" else "fresh in every step"
+        each = self.expected["training"] // len(self.train)
+        how = "all coalitions" if self.mode == "enumerate" else f"{kind}, {each:,} each"
+        return {
+            "pretraining": f"pre-training on {len(self.pretraining):,} rows",
+            "training": f"labels of {len(self.train):,} rows to learn from ({how})",
+        }
+
     def _why_left(self) -> str:
+        if self.pairs is not None:
+            return "not needed: the student learns from all that helps it"
         labelled = len(self.train) + len(self.validation) + len(self.calibration)
         if labelled < self.n_rows:
             return "left over"
@@ -148,7 +169,12 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
         )
     order = numpy_generator(seed, "roles").permutation(len(rows))
     planner = _Planner(game, rows, budget, recipe, order, seed, n_checked)
-    plan = planner.stream() if game.of_images else planner.enumerate() or planner.sample()
+    if game.of_images:
+        plan = planner.stream()
+    elif recipe.student is not None:
+        plan = planner.student()
+    else:
+        plan = planner.enumerate() or planner.sample()
     return replace(plan, absent=game.absent_words)
 
 
@@ -198,7 +224,40 @@ class _Planner:
     @property
     def spendable(self) -> int:
         """What is left beside checks; those of kept labels are always reserved, so that they change no plan."""
-        return self.budget - self.checks - N_CHECKED
+        values = self.copies * max(4, N_CHECKED // self.copies) if self.recipe.student is not None else 0
+        return self.budget - self.checks - N_CHECKED - values
+
+    def student(self) -> Plan:
+        """Values of pairs of coalitions, evenly over all rows; some rows are kept aside to judge what is learned."""
+        judged = JUDGED_SHARE * self.budget / self.copies
+        n_calibration, n_validation = self._judges(judged)
+        each = max(LEAST_JUDGED, min(PRECISE, 2 ** int(np.log2(max(1.0, judged / (n_calibration + n_validation))))))
+        ask = Ask("unbiased", each + 1, corrects=True)
+        costs = ask.costs(self.rows.active.sum(axis=1), self.game)
+        calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
+        validation, learners = learners[:n_validation], learners[n_validation:]
+        learners = learners[self._unlike(learners, np.concatenate([validation, calibration]))]
+        spending = self._precise_spending(costs, validation, calibration)
+        left = self.spendable - sum(spending.values())
+        pairs = draw_pairs_of(self.rows, learners, left, self.copies, self.seed)
+        if len(pairs) < LEAST_PAIRS:
+            least = self.budget - left + 2 * self.copies * LEAST_PAIRS
+            raise BudgetError(
+                f"budget={self.budget:,} is too small: labels of {n_calibration + n_validation} rows that judge the "
+                f"explainer cost about {sum(spending.values()):,.0f} evaluations; give at least "
+                f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
+            )
+        spending["student"] = float(pairs.costs(self.copies).sum())
+        roles = (learners, validation, calibration, learners)
+        plan = self._plan("student", roles, (), ask, costs, spending)
+        return replace(plan, pairs=pairs)
+
+    def _judges(self, values: float) -> tuple[int, int]:
+        """How many rows calibrate and validate, given so many values v(S) for both: three of four calibrate."""
+        most = max(LEAST_CALIBRATION + LEAST_VALIDATION, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3))
+        count = int(np.clip(values / LEAST_JUDGED, LEAST_CALIBRATION + LEAST_VALIDATION, most))
+        n_validation = max(LEAST_VALIDATION, count // 4)
+        return count - n_validation, n_validation
 
     def enumerate(self) -> Plan | None:
         """A part of the table with all coalitions, and free masked copies; None if too few rows can be paid for."""
@@ -371,7 +430,8 @@ class _Planner:
     def _longest_round(self, costs: Array, calibration: IntArray) -> int:
         """Values v(S) of the longest round that the labels of calibration rows can judge."""
         values = float(costs[calibration].mean()) / self.copies
-        return longest_round(values, exact=bool((costs >= self.exact)[calibration].all()))
+        exact = bool((costs >= self.exact)[calibration].all())
+        return longest_round(values, exact=exact, noise_known=self.recipe.student is not None)
 
     def _spending(self, costs: Array, index: IntArray, *before: IntArray) -> float:
         """What labels of rows `index` cost, where those of `before` are there; rows with equal content cost once."""

@@ -28,7 +28,7 @@ from cortx.explainer.possible import largest_value, possible_bounds, possible_ou
 from cortx.explainer.reading import Seen, given_outputs
 from cortx.explainer.refine import Bounds, Predicted, Refinable, refine
 from cortx.explainer.session import Session
-from cortx.explainer.store import LabelStore
+from cortx.explainer.store import LabelStore, Paid
 from cortx.explanation import Explanation
 from cortx.games import Game
 from cortx.images import Images, ImageSchema
@@ -112,7 +112,7 @@ class CoRTX:
         self.threads = threads
         self._fitted: Fitted | None = None
         self._game: Game | None = None
-        self._store: LabelStore | None = None
+        self._paid: Paid | None = None
         self._writes = True
         self._session: tuple[tuple[Any, ...], Session | None] | None = None
         self._seen: tuple[tuple[Any, ...], Seen] | None = None
@@ -222,26 +222,28 @@ class CoRTX:
                 leave_out=leave_out,
                 together=together,
             )
-            self._attach(fit_explainer(game, X, labels, request, lambda: self._open_store(game, request)), game)
+            self._attach(fit_explainer(game, X, labels, request, lambda: self._paid_for(game, request)), game)
             self._writes = together.first
         return self
 
-    def _open_store(self, game: Game, request: Request) -> LabelStore:
-        """Labels of a folder, or those that this explainer has already paid for."""
+    def _paid_for(self, game: Game, request: Request) -> Paid:
+        """What lies in a folder, or what this explainer has already paid for."""
         if request.folder is not None:
-            return LabelStore.open(request.folder / "labels", game, request.seed)
-        if self._store is None or self._store.key != LabelStore.key_of(game, request.seed):
-            self._store = LabelStore.open(None, game, request.seed)
-        self._store.check_again()
-        return self._store
+            return Paid.open(request.folder, game, request.seed)
+        if self._paid is None or self._paid.labels.key != LabelStore.key_of(game, request.seed):
+            self._paid = Paid.open(None, game, request.seed)
+        self._paid.begin()
+        return self._paid
 
     def plan(self, game: Game, X: Any, budget: int | None = None) -> Plan:
         """How `fit` would spend a budget; print it. It asks the model for its base value only."""
         recipe = self.resolved_recipe(images=game.of_images)
         rows = game.rows(X)
-        seed, store = int(self.seed), self._store
-        kept = store is not None and store.key == LabelStore.key_of(game, seed)
-        n_checked = len(store.to_check(rows)) if store is not None and kept else 0
+        seed, paid = int(self.seed), self._paid
+        kept = paid is not None and paid.labels.key == LabelStore.key_of(game, seed)
+        if paid is not None and kept:
+            paid.begin()
+        n_checked = paid.check_cost(game, rows) if paid is not None and kept else 0
         return make_plan(game, rows, budget, recipe, seed, n_checked)
 
     @_on_its_threads

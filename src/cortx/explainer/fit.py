@@ -36,17 +36,20 @@ from cortx.explainer.noise import Seen
 from cortx.explainer.possible import largest_value, possible_values
 from cortx.explainer.profile import Profile, profile_of
 from cortx.explainer.refine import Predicted, Refinable, longest_round, round_scores
-from cortx.explainer.store import LabelStore
+from cortx.explainer.store import Paid
+from cortx.explainer.teaching import Taught, teach
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, GameSpec, Rows
 from cortx.games.fingerprint import probe_rows
 from cortx.games.ledger import Ledger
+from cortx.games.value_store import ValueStore
 from cortx.images import described, read_like
 from cortx.metrics import l2_distance, rank_accuracy
 from cortx.tables import Schema
 from cortx.threads import work
 from cortx.training.axioms import exact_total
 from cortx.training.checkpoint import Checkpoint
+from cortx.training.features import fit_features
 from cortx.training.finetune import LabelSet
 from cortx.training.network import ExplainerNetwork
 from cortx.training.parallel import ALONE, Processes
@@ -107,7 +110,7 @@ class Request:
     together: Processes = ALONE
 
 
-def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store: Callable[[], LabelStore]) -> Fitted:
+def fit_explainer(game: Game, X: Any, labels: Any, request: Request, paid: Callable[[], Paid]) -> Fitted:
     """Labels rows (or takes what is given), trains the network, and calibrates its bounds if labels were planned."""
     together = request.together
     source = X if isinstance(X, RowStream) else None
@@ -121,10 +124,10 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     limit = total_budget(game, rows, request.budget) if planned else None
     with game.spending(limit, KEPT_WORDS if planned else "") as ledger:
         if planned:
-            fitted, checkpoint = _fit_planned(game, rows, request, open_store(), ledger)
+            fitted, checkpoint = _fit_planned(game, rows, request, paid(), ledger)
         else:
             material, checkpoint = _as_told(game, rows, labels, left_out, request, source)
-            fitted = _fitted(game, material, checkpoint, request, [])
+            fitted = _fitted(game, material, checkpoint, request, ledger, [])
     checkpoint.clear()
     total, quality = fitted.costs["total_evaluations"], fitted.quality
     kept = max(0, total - together.total(game.evaluations - asked))
@@ -142,27 +145,62 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, open_store:
     return fitted
 
 
-def _fit_planned(
-    game: Game, rows: Rows, request: Request, store: LabelStore, ledger: Ledger
-) -> tuple[Fitted, Checkpoint]:
+def _fit_planned(game: Game, rows: Rows, request: Request, paid: Paid, ledger: Ledger) -> tuple[Fitted, Checkpoint]:
     """Spends a budget as planned; the ledger refuses what would pass it."""
     if game.knows_base_values:
         ledger.add(game.evaluations_per_value)  # paid for before, and used
-    plan = make_plan(game, rows, request.budget, request.recipe, request.seed, len(store.to_check(rows)))
+    plan = make_plan(game, rows, request.budget, request.recipe, request.seed, paid.check_cost(game, rows))
     logger.info(str(plan))
     ledger.planned = plan.total
     spent = game.evaluations
-    store.check(game, rows)
+    paid.check(game, rows)
     checks = game.evaluations_per_value + game.evaluations - spent
     curve: list[dict[str, float]] = []
-    planned = PlannedLabels(game, rows, plan, store, request.recipe, request.seed, request.show, ledger)
+    planned = PlannedLabels(game, rows, plan, paid.labels, request.recipe, request.seed, request.show, ledger)
     if game.of_images:
         material, checkpoint = _stream(game, rows, plan, planned, request)
+    elif plan.pairs is not None:
+        return _fit_taught(game, rows, plan, planned, paid.values, request, curve, checks)
     else:
-        material = _spend(game, rows, plan, planned, request, curve)
-        key = _key(game, rows, material.outputs, material.train, request, material.validation.values)
-        checkpoint = Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
-    return _fitted(game, material, checkpoint, request, curve, checks), checkpoint
+        material, checkpoint = _buy_labels(game, rows, plan, planned, request, curve)
+    return _fitted(game, material, checkpoint, request, ledger, curve, checks), checkpoint
+
+
+def _fit_taught(
+    game: Game,
+    rows: Rows,
+    plan: Plan,
+    planned: PlannedLabels,
+    store: ValueStore,
+    request: Request,
+    curve: list[dict[str, float]],
+    checks: int,
+) -> tuple[Fitted, Checkpoint]:
+    """Tables with a student; one that is poor after the first round teaches nothing: the rest is spent on labels."""
+    assert planned.ledger is not None
+    with game.keeping(store):
+        taught, costs = _teach(game, rows, plan, store, request)
+        without = planned.without_student() if taught.poor and taught.pairs < len(plan.pairs or ()) else None
+        if without is None:
+            material, checkpoint = _judge(game, rows, plan, planned, taught, request)
+            material.costs = {**costs, **material.costs}
+            return _fitted(game, material, checkpoint, request, planned.ledger, curve, checks), checkpoint
+    logger.warning(
+        "the student misses %.0f%% of values it never saw, so labels come from the model; the rest:\n%s",
+        100 * taught.unexplained, without.plan,
+    )  # fmt: skip
+    material, checkpoint = _buy_labels(game, rows, without.plan, without, request, curve)
+    material.costs = {**costs, **material.costs}
+    return _fitted(game, material, checkpoint, request, planned.ledger, curve, checks), checkpoint
+
+
+def _buy_labels(
+    game: Game, rows: Rows, plan: Plan, planned: PlannedLabels, request: Request, curve: list[dict[str, float]]
+) -> tuple[Material, Checkpoint]:
+    """Tables without a student: labels of as many rows as help."""
+    material = _spend(game, rows, plan, planned, request, curve)
+    key = _key(game, rows, material.outputs, material.train, request, material.validation.values)
+    return material, Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
 
 
 def _fitted(
@@ -170,6 +208,7 @@ def _fitted(
     material: Material,
     checkpoint: Checkpoint,
     request: Request,
+    ledger: Ledger,
     curve: list[dict[str, float]],
     checks: int = 0,
 ) -> Fitted:
@@ -183,12 +222,13 @@ def _fitted(
             game, material, request.recipe, request.heads,
             seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show, together=together,
         )  # fmt: skip
-    calibration, spent = None, game.evaluations
+    student = None if material.taught is None else material.taught.student
+    calibration, spent = None, ledger.spent
     if material.calibration is not None:
         calibration = calibrate_network(
-            learned.network, game, learned.schema, material.calibration, request.seed, material.longest_round
+            learned.network, game, learned.schema, material.calibration, request.seed, material.longest_round, student
         )
-        material.costs["calibration"]["evaluations"] += game.evaluations - spent
+        material.costs["calibration"]["evaluations"] += ledger.spent - spent
     parts = game.players.column_player if game.of_images else None
     probe, shown = probe_rows(rows.table.matrix, request.seed, parts), described(rows.table)
     started, spent = perf_counter(), game.evaluations
@@ -215,6 +255,7 @@ def _fitted(
         curve=curve,
         calibration=calibration,
         profile=profile_of(shown.matrix, shown.schema),
+        student=student,
     )
 
 
@@ -330,6 +371,40 @@ def _seen(some: Refinable, labels: Array, variance: Array) -> tuple[Array, Seen]
     sizes = np.sqrt(np.where(answer.active[..., None], variance, 0.0).sum(axis=1, keepdims=True) / count)
     sizes = np.broadcast_to(np.where(sizes > 0, sizes, 1.0), labels.shape)
     return learned - answer.values, Seen(labels - learned, variance, sizes, answer.active)
+
+
+def _teach(
+    game: Game, rows: Rows, plan: Plan, store: ValueStore, request: Request
+) -> tuple[Taught, dict[str, dict[str, Any]]]:
+    """A student that learns v(S) from what the plan lists, and what that costs."""
+    config, table = request.recipe.student, rows.table
+    assert config is not None
+    assert plan.pairs is not None
+    assert isinstance(table.schema, Schema)
+    scaled_by = np.delete(table.matrix, plan.calibration, axis=0)
+    features = fit_features(table.matrix, table.schema.columns, game.absent, request.recipe.features, scaled_by)
+    taught = teach(
+        game, rows, plan.pairs, store, features, config, seed=request.seed, device=request.device, show=request.show
+    )
+    spent = store.reused + store.bought
+    return taught, {"student": cost(spent, taught.seconds, pairs=taught.pairs, unexplained=taught.unexplained)}
+
+
+def _judge(
+    game: Game, rows: Rows, plan: Plan, planned: PlannedLabels, taught: Taught, request: Request
+) -> tuple[Material, Checkpoint]:
+    """What a student teaches, and labels of other rows that judge it: the student's own, corrected by the model."""
+    validation = planned.precise(plan.validation, "validation", taught.student)
+    calibration = planned.precise(plan.calibration, "calibration", taught.student)
+    material = Material(rows, validation, validation, plan.train, validation.outputs)
+    material.taught, material.calibration, material.kept_aside = taught, calibration, plan.calibration
+    material.longest_round = plan.longest_round
+    material.costs = {
+        "labels": cost(validation.evaluations, validation.seconds, rows=len(validation), source=validation.source),
+        "calibration": cost(calibration.evaluations, calibration.seconds, rows=len(calibration)),
+    }
+    key = _key(game, rows, None, None, request, validation.values)
+    return material, Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
 
 
 def _stream(

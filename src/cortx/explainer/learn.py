@@ -14,6 +14,7 @@ from cortx.explainer.budget import KNOWN
 from cortx.explainer.labels import Labels
 from cortx.explainer.material import Material, cost
 from cortx.explainer.noise import pooled
+from cortx.explainer.teaching import label_rows
 from cortx.games import Game
 from cortx.images import ImageSchema, read_like
 from cortx.metrics import l2_distance
@@ -67,6 +68,8 @@ def learn(
     settle(network, device)
     if isinstance(network, ImageNetwork) and material.stream is not None:
         return _learn_from_stream(network, game, material, recipe, schema, seed, checkpoint, show)
+    if material.taught is not None:
+        return _learn_from_student(network, game, material, recipe, heads, schema, seed, checkpoint, show)
     absent, spent = game.absent[0], game.evaluations
     train, validation = (_label_set(network, game, labels, schema) for labels in (material.train, material.validation))
     views = _view_set(network, game, material.train, schema, absent)
@@ -107,6 +110,56 @@ def learn(
     known = [train] if views is None else [train, views]
     fit_difficulty(network, known, validation, _errors(material.validation))
     costs["finetuning"] = cost(0, perf_counter() - started, rows=len(train), validation_rows=len(validation))
+    network.eval().requires_grad_(False)
+    return Learned(network, schema, validation, history, costs)
+
+
+def _learn_from_student(
+    network: ExplainerNetwork,
+    game: Game,
+    material: Material,
+    recipe: Recipe,
+    heads: tuple[str, ...],
+    schema: Schema | ImageSchema,
+    seed: int,
+    checkpoint: Checkpoint,
+    show: bool | None,
+) -> Learned:
+    """Contrastive pre-training with positives that the student chooses, then its labels of real and made-up rows."""
+    assert material.taught is not None
+    student = material.taught.student.network
+    history: dict[str, list[float]] = {}
+    costs: dict[str, Any] = {}
+    started = perf_counter()
+    validation = _label_set(network, game, material.validation, schema)
+    taught = label_rows(student, game, material.rows, material.pretraining, seed=seed, show=show)
+    network.total_scale.copy_(scale_of(taught.total))
+    for name in heads:
+        network.head(name).set_scales(taught.total, taught.labels)
+    # What judges is left out of the choice of the best moment: the student's labels of these rows choose it.
+    choosing = replace(validation, labels=student.labels(validation.codes, seed)[0])
+    costs["labels by the student"] = cost(0, perf_counter() - started, rows=len(taught))
+
+    started = perf_counter()
+    some = material.pretraining[: recipe.pretrain.most_rows]
+    rows = material.rows.take(some)
+    totals = student.totals(torch.from_numpy(rows.table.matrix).to(network.device))
+    outputs = game.base_values + totals.double().cpu().numpy()
+    feed = TableFeed(network, game, rows, outputs, None, recipe.pretrain, seed, asked=material.taught.student.values)
+    history["pretraining"], _ = pretrain(
+        network, game, feed, recipe.pretrain, seed=seed, checkpoint=checkpoint, show=show
+    )
+    costs["pretraining"] = cost(0, perf_counter() - started, rows=len(rows))
+
+    started = perf_counter()
+    for name in heads:
+        config = recipe.attribution if name == "attribution" else recipe.ranking
+        history[name] = finetune(
+            network, name, taught, None, None, choosing, config, seed=seed, checkpoint=checkpoint, show=show
+        )
+    _fit_total_model(network, taught.codes, taught.total.double(), seed)
+    fit_difficulty(network, [taught], validation, _errors(material.validation))
+    costs["finetuning"] = cost(0, perf_counter() - started, rows=len(taught), validation_rows=len(validation))
     network.eval().requires_grad_(False)
     return Learned(network, schema, validation, history, costs)
 
@@ -241,8 +294,12 @@ def _network(
     learnt_from = None
     if material.kept_aside is not None:
         learnt_from = np.delete(rows.table.matrix, material.kept_aside, axis=0)
+    if material.taught is not None:
+        inputs = material.taught.student.network.features
+    else:
+        inputs = fit_features(np.concatenate(matrices), schema.columns, game.absent, recipe.features, learnt_from)
     network = ExplainerNetwork(
-        fit_features(np.concatenate(matrices), schema.columns, game.absent, recipe.features, learnt_from),
+        inputs,
         torch.from_numpy(game.players.column_player),
         game.n_outputs,
         encoder=recipe.encoder,

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import InputError
+from cortx.errors import BudgetError, InputError
+from cortx.estimators.block import Student
 from cortx.estimators.permutation import Permutation, walk_values
 from cortx.estimators.shapley import shapley, views_per_row
-from cortx.explainer.budget import Plan, Stream
+from cortx.explainer.budget import Plan, Stream, make_plan
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explainer.store import Ask, LabelStore, averaged
+from cortx.explainer.teaching import Taught
 from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, Rows
 from cortx.games.ledger import Ledger
@@ -57,6 +59,8 @@ class Material:
     """Whether the training labels are sampled, right on average only."""
     stream: Stream | None = None
     """Instead of training labels: fresh ones in every step."""
+    taught: Taught | None = None
+    """Instead of training labels: a student that labels all rows."""
     source: RowStream | None = None
     """The whole table, where `rows` are only a part of it: all of it pre-trains."""
     costs: dict[str, Any] = field(default_factory=dict)
@@ -190,9 +194,10 @@ class PlannedLabels:
         self._pays: dict[str, dict[int, str]] = {}
         """By ask and row: the stage that pays for its label, which is the first that uses it."""
 
-    def precise(self, index: IntArray, what: str) -> Labels:
+    def precise(self, index: IntArray, what: str, student: Student | None = None) -> Labels:
+        """Labels that judge; with a student they are its own values, and an estimate of what it misses."""
         started, spent = perf_counter(), self.game.evaluations
-        labels = self._labels(index, self.plan.precise, what, f"labels for {what}")
+        labels = self._labels(index, self.plan.precise, what, f"labels for {what}", student=student)
         spent = self.game.evaluations - spent
         if what == "validation" and spent > 1_000:
             speed = spent / (perf_counter() - started)
@@ -202,6 +207,17 @@ class PlannedLabels:
                 (self.plan.total - spent) / speed,
             )
         return labels
+
+    def without_student(self) -> PlannedLabels | None:
+        """The same for what is left of the budget, spent on labels alone; None if it is too little for that."""
+        assert self.ledger is not None
+        assert self.ledger.limit is not None
+        recipe = replace(self.recipe, student=None)
+        try:
+            plan = make_plan(self.game, self.rows, self.ledger.limit - self.ledger.spent, recipe, self.seed)
+        except BudgetError:
+            return None
+        return PlannedLabels(self.game, self.rows, plan, self.store, recipe, self.seed, self.show, self.ledger)
 
     def train(self, count: int) -> Labels:
         """Labels of the first `count` training rows, every round of them."""
@@ -229,7 +245,9 @@ class PlannedLabels:
             self._outputs = self.game.full_values(self.rows.take(pretraining))
         return pretraining, self._outputs, None, len(pretraining)
 
-    def _labels(self, index: IntArray, ask: Ask, stage: str, title: str, views: int = 0) -> Labels:
+    def _labels(
+        self, index: IntArray, ask: Ask, stage: str, title: str, views: int = 0, student: Student | None = None
+    ) -> Labels:
         """Labels of rows; their `evaluations` are those that this stage pays, kept labels included."""
         self.store.check(self.game, self.rows)
         self.store.adopt(ask, self.rows, index)
@@ -241,8 +259,9 @@ class PlannedLabels:
             kept = different[new & self.store.knows(ask, words)]
             self.ledger.add(round(self.store.costs(ask, self.game, self.rows, kept).sum()))
         labels = self.store.labels(
-            self.game, self.rows, index, ask, views=views, seed=self.seed, show=self.show, title=title
-        )
+            self.game, self.rows, index, ask, views=views, seed=self.seed, show=self.show, title=title,
+            student=student,
+        )  # fmt: skip
         pays.update(dict.fromkeys(map(int, words[new]), stage))
         own = different[[pays[int(word)] == stage for word in words]]
         return replace(labels, evaluations=round(self.store.costs(ask, self.game, self.rows, own).sum()))

@@ -19,6 +19,7 @@ from cortx.explainer.labels import Labels, exact_rows, label_facts, pack_labels,
 from cortx.explanation import Explanation, Views, take_rows
 from cortx.games import Game, Rows
 from cortx.games.fingerprint import difference, game_key
+from cortx.games.value_store import ValueStore
 from cortx.progress import progress_bar
 from cortx.seeding import stream_seed
 from cortx.training.checkpoint import Checkpoint
@@ -327,6 +328,34 @@ class LabelStore:
             exact=exact,
             variance=variance if np.isfinite(variance).all() else None,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Paid:
+    """All that one game has been asked before: labels, and values v(S) for a student."""
+
+    labels: LabelStore
+    values: ValueStore
+
+    @classmethod
+    def open(cls, folder: str | Path | None, game: Game, seed: int) -> Paid:
+        """What lies in a folder, or nothing; what belongs to another game is refused."""
+        folders = (None, None) if folder is None else (Path(folder) / "labels", Path(folder) / "values")
+        return cls(LabelStore.open(folders[0], game, seed), ValueStore.open(folders[1], game))
+
+    def begin(self) -> None:
+        """Before a new fit: the model may have changed since."""
+        self.labels.check_again()
+        self.values.begin()
+
+    def check_cost(self, game: Game, rows: Rows) -> int:
+        """Evaluations that `check` asks for."""
+        return len(self.labels.to_check(rows)) + self.values.check_cost(game, rows)
+
+    def check(self, game: Game, rows: Rows) -> None:
+        """Raises `ArtifactError` if what lies in the folder is of another model; in memory it is forgotten."""
+        self.labels.check(game, rows)
+        self.values.check(game, rows)
 
 
 def in_order_of_rows(parts: list[Views]) -> Views | None:

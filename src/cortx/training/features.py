@@ -54,6 +54,11 @@ class TableFeatures(nn.Module):
     def width(self) -> int:
         return len(self.numbers) + len(self.missing) + (len(self.known_column) if self.has_one_hot else 0)
 
+    @property
+    def columns(self) -> Tensor:
+        """The column of each input, (width,)."""
+        return torch.cat([self.numbers, self.missing, *([self.known_column] if self.has_one_hot else [])])
+
     def forward(self, codes: Tensor) -> Tensor:
         numbers = torch.nan_to_num((codes[:, self.numbers] - self.centre) / self.scale, nan=0.0)
         if self.has_tail:

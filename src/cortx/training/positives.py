@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,8 @@ Positives = Literal["compact", "random", "farthest"]
 POSITIVES: tuple[str, ...] = ("compact", "random", "farthest")
 BoolArray = npt.NDArray[np.bool_]
 Array = npt.NDArray[np.float64]
+Values = Callable[[Rows, BoolArray], Array]
+"""v(S) of rows and coalitions, (rows, k, players) to (rows, k, outputs)."""
 
 HARDLY = 1e-4
 """Copies of a row that coincide, on average: so few need not be counted."""
@@ -45,11 +48,13 @@ def choose_positives(
     keep: float,
     seed: int,
     round_: int,
+    asked: Values | None = None,
 ) -> BoolArray:
     """One masked copy for every row, as its kept players, (rows, players).
 
     "compact" is the copy whose model output is closest to the row's own (paper Eq. 4), "farthest" the opposite
-    and "random" any (both: the paper's ablations, Sec. 4.3.3). Only "random" costs no evaluations.
+    and "random" any (both: the paper's ablations, Sec. 4.3.3). Only "random" costs no evaluations, unless `asked` (a
+    student) stands in for the model.
     """
     if how not in POSITIVES:
         raise InputError(f"positives must be one of {', '.join(map(repr, POSITIVES))}, got {how!r}")
@@ -71,7 +76,8 @@ def choose_positives(
         if how == "random":
             chosen[index] = masks[:, 0]
         else:
-            distance = np.linalg.norm(game.values(part, masks) - outputs[index, None, :], axis=2)
+            values = game.values(part, masks) if asked is None else asked(part, masks)
+            distance = np.linalg.norm(values - outputs[index, None, :], axis=2)
             best = distance.argmin(axis=1) if how == "compact" else distance.argmax(axis=1)
             chosen[index] = masks[np.arange(len(index)), best]
     return chosen

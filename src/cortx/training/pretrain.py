@@ -20,7 +20,7 @@ from cortx.training.contrastive_loss import Similarity, contrastive_loss
 from cortx.training.finetune import ELSEWHERE, LabelSet, part_of_mean, rate
 from cortx.training.network import ExplainerNetwork
 from cortx.training.parallel import ALONE, Processes
-from cortx.training.positives import POSITIVES, Positives, choose_positives
+from cortx.training.positives import POSITIVES, Positives, Values, choose_positives
 from cortx.training.step import Step, make_optimizer, set_rate
 
 Array = npt.NDArray[np.float64]
@@ -165,7 +165,10 @@ def pretrain(
 
 
 class TableFeed:
-    """Batches of a table in memory. `outputs` are f(x), (rows, outputs); `rough` are labels of the same rows."""
+    """Batches of a table in memory. `outputs` are f(x), (rows, outputs); `rough` are labels of the same rows.
+
+    `asked` gives v(S) of rows and coalitions in place of the game, to choose positives by.
+    """
 
     even = True
 
@@ -179,8 +182,9 @@ class TableFeed:
         config: PretrainConfig,
         seed: int,
         together: Processes = ALONE,
+        asked: Values | None = None,
     ) -> None:
-        self.game, self.rows, self.outputs, self.rough = game, rows, outputs, rough
+        self.game, self.rows, self.outputs, self.rough, self.asked = game, rows, outputs, rough, asked
         self.config, self.seed, self.together = config, seed, together
         self.labelled = rough is not None
         self.matrix = torch.from_numpy(rows.table.matrix).to(network.device)
@@ -191,7 +195,7 @@ class TableFeed:
         round_ = step * config.rounds // config.steps
         if round_ != self._drawn:
             asked = (self.game, self.rows, self.outputs, self.matrix, config, self.seed)
-            self._positives, self._drawn = _positives(*asked, round_, self.together), round_
+            self._positives, self._drawn = _positives(*asked, round_, self.together, self.asked), round_
         chosen = torch.randperm(len(self.rows), generator=generator)[:size].to(self.matrix.device)
         chosen = chosen[self.together.share(size)]
         labels = None if self.rough is None else self.rough.take(chosen)
@@ -207,6 +211,7 @@ def _positives(
     seed: int,
     round_: int,
     together: Processes = ALONE,
+    asked: Values | None = None,
 ) -> Tensor:
     """One masked copy of every row, (rows, columns); each process asks the model about its share of them."""
     whole = len(rows)
@@ -214,11 +219,20 @@ def _positives(
     if together.several:
         own = np.arange(whole)[together.share(whole)]
         rows, outputs = rows.take(own), outputs[own]
-    kept = positives_of(game, rows, outputs, config, seed=seed, round_=round_)
+    kept = positives_of(game, rows, outputs, config, seed=seed, round_=round_, asked=asked)
     return masked_copies(game, matrix, together.gather_array(kept, whole), pick)
 
 
-def positives_of(game: Game, rows: Rows, outputs: Array, config: PretrainConfig, *, seed: int, round_: int) -> Any:
+def positives_of(
+    game: Game,
+    rows: Rows,
+    outputs: Array,
+    config: PretrainConfig,
+    *,
+    seed: int,
+    round_: int,
+    asked: Values | None = None,
+) -> Any:
     """The kept players of one masked copy for every row, as the settings say, (rows, players)."""
     return choose_positives(
         game,
@@ -229,6 +243,7 @@ def positives_of(game: Game, rows: Rows, outputs: Array, config: PretrainConfig,
         keep=config.keep_probability,
         seed=seed,
         round_=round_,
+        asked=asked,
     )
 
 

@@ -11,6 +11,7 @@ from cortx.training.features import FeatureConfig
 from cortx.training.finetune import FinetuneConfig
 from cortx.training.pretrain import PretrainConfig
 from cortx.training.stream import StreamConfig
+from cortx.training.student import StudentConfig
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Recipe:
     """Share of the labels that never trains anything and chooses the epoch."""
     stream: StreamConfig | None = None
     """For images: how a budget is learned from, as fresh labels for every image."""
+    student: StudentConfig | None = None
+    """For tables: how a student learns v(S) from a budget, to label rows for the explainer; None: no student."""
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_share < 1:
@@ -48,6 +51,7 @@ class Recipe:
             ranking=FinetuneConfig(**data["ranking"]),
             validation_share=data["validation_share"],
             stream=None if data.get("stream") is None else StreamConfig(**data["stream"]),
+            student=None if data.get("student") is None else StudentConfig(**data["student"]),
         )
 
 
@@ -86,7 +90,7 @@ def paper_recipe() -> Recipe:
 
 def default_recipe() -> Recipe:
     """The best we can make (docs/decisions/0001-default-recipe.md says what each part earns)."""
-    return Recipe(name="default")
+    return Recipe(name="default", student=StudentConfig())
 
 
 def quick_recipe() -> Recipe:
@@ -98,6 +102,7 @@ def quick_recipe() -> Recipe:
         pretrain=PretrainConfig(steps=500),
         attribution=FinetuneConfig(steps=2_000),
         ranking=FinetuneConfig(tune_encoder=False, loss="own", steps=1_000),
+        student=StudentConfig(width=128, steps=2_000, label_rows=30_000, label_asks=2_500_000),
     )
 
 

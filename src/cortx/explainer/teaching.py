@@ -1,0 +1,199 @@
+"""A student learns v(S) from values that are bought for it; what it says of rows then teaches the explainer."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cortx.explainer.pairs import Pairs
+from cortx.games import Game, Rows
+from cortx.games.value_store import ValueStore
+from cortx.progress import progress_bar
+from cortx.seeding import numpy_generator, stream_seed
+from cortx.threads import work
+from cortx.training.features import TableFeatures
+from cortx.training.finetune import LabelSet
+from cortx.training.student import NetworkStudent, StudentConfig, StudentNetwork, ValueSet, train_student
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+logger = logging.getLogger("cortx")
+HELD_OUT, MOST_HELD_OUT = 0.04, 1_000
+"""The share of the pairs that the student never learns from, and their number at most: they say how good it is."""
+PART = 8_192
+"""Pairs that are asked for at a time."""
+SETTLED, LEAST_GAIN = 0.01, 0.05
+"""No more values are bought once a trial leaves this share of unseen values unexplained (a root mean square), or twice
+the values lowered that by less than this share of it."""
+POOR = 0.5
+"""A student that leaves this share unexplained teaches nothing: labels come from the model instead."""
+ROUNDS_FROM = 20_000
+"""Pairs from which values are bought in rounds: below, trials take longer than they save."""
+TRIAL = 4
+"""Trials train for one of so many steps."""
+MIXED, MASKED = 0.3, 0.3
+"""Made-up rows: how much of a row comes from another one on average, and how many are masked copies besides."""
+KEPT = 0.8
+"""The chance of a player to stay in a made-up masked copy."""
+
+
+@dataclass(frozen=True, eq=False)
+class Taught:
+    """A trained student, how well it predicts values that it never saw, and how many pairs it learned from."""
+
+    student: NetworkStudent
+    unexplained: float
+    """The root mean square of what it misses of the difference between a coalition and its complement, of rows that it
+    never saw, as a share of that of the difference."""
+    pairs: int
+    seconds: float
+
+    @property
+    def poor(self) -> bool:
+        return self.unexplained > POOR
+
+
+def teach(
+    game: Game,
+    rows: Rows,
+    pairs: Pairs,
+    store: ValueStore,
+    features: TableFeatures,
+    config: StudentConfig,
+    *,
+    seed: int,
+    device: str,
+    show: bool | None,
+) -> Taught:
+    """Buys the values of pairs and trains a student on them; where there are many, in rounds until more do not help."""
+    lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show)
+    count, last = len(pairs), np.inf
+    for share in (4, 2) if count >= ROUNDS_FROM else ():
+        tried = lesson.train(count // share, config.steps // TRIAL)
+        if tried.poor:
+            return tried
+        if tried.unexplained < SETTLED or tried.unexplained > (1 - LEAST_GAIN) * last:
+            logger.info(
+                "stopped at %s of %s pairs of values: the student misses %.2g%% of unseen ones, and more hardly help",
+                f"{tried.pairs:,}", f"{count:,}", 100 * tried.unexplained,
+            )  # fmt: skip
+            count = tried.pairs
+            break
+        last = tried.unexplained
+    return lesson.train(count, config.steps)
+
+
+class _Lesson:
+    """Buys values, and trains students on any beginning of them."""
+
+    def __init__(
+        self,
+        game: Game,
+        rows: Rows,
+        pairs: Pairs,
+        store: ValueStore,
+        features: TableFeatures,
+        config: StudentConfig,
+        seed: int,
+        device: str,
+        show: bool | None,
+    ) -> None:
+        self.game, self.rows, self.pairs, self.store, self.show = game, rows, pairs, store, show
+        self.features, self.config, self.seed, self.device = features, config, seed, device
+        self.codes = torch.from_numpy(rows.table.matrix).to(device)
+        self.values = np.zeros((len(pairs), 2, game.n_outputs), dtype=np.float32)
+        self.bought = 0
+        self.seconds = 0.0
+        # Of rows that nothing else is learned from, as far as pairs are of different rows.
+        self.held_out = np.zeros(len(pairs), dtype=bool)
+        first = pairs.row[: min(len(pairs), len(np.unique(pairs.row)))]
+        n_held = min(MOST_HELD_OUT, max(2, int(HELD_OUT * len(first))))
+        chosen = numpy_generator(seed, "held-out values").choice(first, size=min(n_held, len(first) - 1), replace=False)
+        self.held_out[np.isin(pairs.row, chosen)] = True
+
+    def buy(self, count: int) -> None:
+        """Asks for the values of the first `count` pairs, as far as they are not there."""
+        with progress_bar("values for the student", count - self.bought, show=self.show) as advance:
+            for start in range(self.bought, count, PART):
+                part = slice(start, min(start + PART, count))
+                masks = self.pairs.masks(part, self.rows.active)
+                values = self.store.values(self.game, self.rows.take(self.pairs.row[part]), masks)
+                self.values[part] = values - self.game.base_values
+                advance(part.stop - part.start, f"{self.game.evaluations:,} evaluations")
+        self.bought = count
+
+    def train(self, count: int, steps: int) -> Taught:
+        """A student of the first `count` pairs."""
+        self.buy(count)
+        started = perf_counter()
+        absent = torch.from_numpy(self.game.absent)
+        players = torch.from_numpy(self.game.players.column_player)
+        network = StudentNetwork(self.features, players, absent, self.game.n_outputs, self.config, self.seed)
+        network.to(self.device)
+        with work(large=True):
+            train_student(network, self._set(count, held_out=False), max(1, steps), seed=self.seed, show=self.show)
+        network.requires_grad_(False)
+        self.seconds += perf_counter() - started
+        student = NetworkStudent(network, self.game.base_values, self.seed)
+        return Taught(student, self._unexplained(network, count), count, self.seconds)
+
+    def _set(self, count: int, *, held_out: bool) -> ValueSet:
+        chosen = np.flatnonzero(self.held_out[:count] == held_out)
+        arrays = (self.pairs.row[chosen], self.pairs.kept[chosen], self.values[chosen])
+        row, kept, values = (torch.from_numpy(array).to(self.device) for array in arrays)
+        return ValueSet(self.codes, row, kept, values)
+
+    @torch.inference_mode()
+    def _unexplained(self, network: StudentNetwork, count: int) -> float:
+        unseen = self._set(count, held_out=True)
+        missed = total = 0.0
+        for index in torch.split(torch.arange(len(unseen), device=self.device), 4_096):
+            inputs = network.features(unseen.codes[unseen.row[index]]).repeat_interleave(2, dim=0)
+            answers = network(inputs, unseen.masks(index, network.n_players).flatten(0, 1))
+            truth = unseen.values[index] / network.scale
+            odd = (truth - answers.view(truth.shape)).diff(dim=1)
+            missed, total = missed + float(odd.square().sum()), total + float(truth.diff(dim=1).square().sum())
+        return float(np.sqrt(missed / total)) if total > 0 else 0.0
+
+
+def label_rows(
+    student: StudentNetwork, game: Game, rows: Rows, learners: IntArray, *, seed: int, show: bool | None
+) -> LabelSet:
+    """Rows that teach the explainer, with the student's labels: those of the table first, then made-up ones."""
+    config = student.config
+    each = config.values_of(game.n_players)
+    count = max(min(len(learners), config.label_rows), min(config.label_rows, config.label_asks // each))
+    generator = numpy_generator(seed, "made-up rows")
+    real = rows.table.matrix[learners if len(learners) <= count else generator.choice(learners, count, replace=False)]
+    matrix = np.concatenate([real, made_up(game, real, count - len(real), generator)])
+    codes = torch.from_numpy(matrix).to(student.device)
+    labels, totals = [], []
+    with progress_bar("labels by the student", len(codes), show=show) as advance, work(large=True):
+        for number, part in enumerate(torch.split(codes, 4_096)):
+            some, total = student.labels(part, stream_seed(seed, "labels", number))
+            labels.append(some)
+            totals.append(total)
+            advance(len(part), "")
+    return LabelSet(codes, torch.cat(totals), student.active(codes), torch.cat(labels))
+
+
+def made_up(game: Game, real: npt.NDArray[Any], count: int, generator: np.random.Generator) -> Array:
+    """Rows that mix two rows player by player, (count, columns); with one reference some are masked copies too."""
+    if count <= 0:
+        return np.zeros((0, real.shape[1]))
+    owner, n_players = game.players.column_player, game.n_players
+    rows = real[np.arange(count) % len(real)]
+    others = real[generator.integers(len(real), size=count)]
+    share = 2 * MIXED * generator.random((count, 1))
+    mixed = np.where((generator.random((count, n_players)) < share)[:, owner], others, rows)
+    if game.evaluations_per_value > 1:
+        return mixed
+    masked = generator.random((count, 1)) < MASKED
+    gone = (generator.random((count, n_players)) >= KEPT)[:, owner]
+    return np.where(masked & gone, game.absent[0], mixed)

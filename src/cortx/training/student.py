@@ -1,0 +1,337 @@
+"""The student: a network that learns v(S) itself from values that were paid for, and answers for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cortx.errors import InputError
+from cortx.estimators.free import Design, Interactions, design_size, fit_interactions, make_design, random_pairs
+from cortx.games import GameSpec, Rows
+from cortx.progress import progress_bar
+from cortx.seeding import stream_seed, torch_generator
+from cortx.training.encoders import make_network
+from cortx.training.features import TableFeatures, differs
+from cortx.training.finetune import rate
+from cortx.training.heads.head import scale_of
+from cortx.training.step import Step, make_optimizer, set_rate
+
+Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+CACHE_BYTES, GPU_BYTES = 8 * 2**20, 512 * 2**20
+"""Activations of masked copies at a time: what a processor's cache holds, and what keeps a GPU busy."""
+PRECISE_VALUES, PRECISE_EACH = 4_096, 32
+"""Values of the student from which its own Shapley values are made where nothing of them may be missing: at least, and
+for each player."""
+SCREENED_ROWS = 48
+"""Rows that say how much players interact."""
+
+
+@dataclass(frozen=True)
+class StudentConfig:
+    """How the student learns v(S), and how much it labels."""
+
+    width: int = 128
+    depth: int = 2
+    """Residual blocks."""
+    steps: int = 6_000
+    batch_size: int = 512
+    """Masked copies of a step; half of them are the complements of the others."""
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-2
+    label_values: int = 24
+    """Values v(S) for each player from which a row's label is made, between 160 and 480 in all."""
+    label_rows: int = 100_000
+    """Rows that are labelled for the explainer, made-up ones included, at most."""
+    label_asks: int = 16_000_000
+    """Values v(S) of the student that all these labels may take; the rows of the table come first."""
+
+    def __post_init__(self) -> None:
+        sizes = (self.width, self.depth, self.steps, self.label_values, self.label_rows, self.label_asks)
+        if min(sizes) < 1 or self.batch_size < 2 or self.learning_rate <= 0 or self.weight_decay < 0:
+            raise InputError(
+                "a student needs positive sizes, steps and rates, and batches of two masked copies or more"
+            )
+
+    def values_of(self, n_players: int) -> int:
+        """Values v(S) from which the label of a row is made."""
+        return min(max(160, self.label_values * n_players), 480)
+
+
+@dataclass(frozen=True, eq=False)
+class ValueSet:
+    """Values v(S) - v(none) of coalitions and their complements that were paid for.
+
+    codes (rows, columns) are rows; `row` (pairs,) says whose a pair is; `kept` (pairs, bytes) has the bits of the
+    players in S; values (pairs, 2, outputs) are those of S and of its complement.
+    """
+
+    codes: Tensor
+    row: Tensor
+    kept: Tensor
+    values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def masks(self, index: Tensor, n_players: int) -> Tensor:
+        """Coalitions and complements of some pairs, (index, 2, players) bool."""
+        bits = torch.arange(7, -1, -1, device=self.kept.device)
+        some = (self.kept[index, :, None] >> bits & 1).flatten(1)[:, :n_players].bool()
+        return torch.stack([some, ~some], dim=1)
+
+
+class StudentNetwork(nn.Module):
+    """v(S) - v(none) of masked rows.
+
+    Absent players have the inputs of the reference. With a background they have none, and who is present is an input.
+    """
+
+    player_of: Tensor
+    input_player: Tensor
+    base: Tensor
+    scale: Tensor
+    single: Tensor
+    related: Tensor
+    joint: Tensor
+
+    def __init__(
+        self,
+        features: TableFeatures,
+        player_of: Tensor,
+        absent: Tensor,
+        n_outputs: int,
+        config: StudentConfig,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.features, self.config = features, config
+        self.n_players, self.n_outputs = int(player_of.max()) + 1, n_outputs
+        self.averaged = len(absent) > 1
+        inputs = features(absent[:1])[0]
+        believed = Interactions.unknown(self.n_players)
+        buffers = {
+            "player_of": player_of,
+            "input_player": player_of[features.columns],
+            "base": torch.zeros_like(inputs) if self.averaged else inputs,
+            "scale": torch.ones(n_outputs),
+            "single": believed.single,
+            "related": believed.related,
+            "joint": believed.joint,
+        }
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor)
+        width = features.width + (self.n_players if self.averaged else 0)
+        generator = torch_generator(seed, "student")
+        self.layers = make_network("residual", width, config.width, config.depth, n_outputs, generator)
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
+    def active(self, codes: Tensor) -> Tensor:
+        """(rows, players): whether any column of a player differs from its reference."""
+        changed = differs(codes, self.features.reference).to(torch.int64)
+        result = torch.zeros(len(codes), self.n_players, dtype=torch.int64, device=codes.device)
+        return result.index_add_(1, self.player_of, changed) > 0
+
+    def forward(self, inputs: Tensor, kept: Tensor) -> Tensor:
+        """Inputs of rows, (n, inputs), and coalitions, (n, players), to v(S) - v(none) in scales, (n, outputs)."""
+        present = kept.to(inputs.dtype)
+        masked = self.base + (inputs - self.base) * present[:, self.input_player]
+        if self.averaged:
+            masked = torch.cat([masked, present], dim=1)
+        result: Tensor = self.layers(masked)
+        return result - self.nothing()
+
+    def nothing(self) -> Tensor:
+        """What the layers say of nobody, (outputs,)."""
+        inputs = torch.cat([self.base, self.base.new_zeros(self.n_players)]) if self.averaged else self.base
+        result: Tensor = self.layers(inputs[None])[0]
+        return result
+
+    def asked(self, codes: Tensor, coalitions: Tensor, players: Tensor | None = None) -> Tensor:
+        """v(S) - v(none), (rows, k, outputs), for coalitions (k, n) of all rows or (rows, k, n), as float32.
+
+        The n players are all, or those that `players`, (rows, n), names for each row. The first layer is a sum over the
+        present players, so a masked copy costs one product.
+        """
+        first = self.layers[0]
+        assert isinstance(first, nn.Linear)
+        own, presence = first.weight.T[: self.features.width], first.weight.T[self.features.width :]
+        away = self.features(codes) - self.base
+        added = away.new_zeros(len(codes), self.n_players, own.shape[1])
+        added.index_add_(1, self.input_player, away[:, :, None] * own)
+        if self.averaged:
+            added = added + presence
+        if players is not None:
+            added = torch.gather(added, 1, players[..., None].expand(-1, -1, added.shape[2]))
+        hidden = F.linear(self.base, own.T, first.bias) + coalitions @ added  # (rows, k, width)
+        flat = hidden.flatten(0, 1)
+        for layer in list(self.layers)[1:]:
+            flat = layer(flat)
+        result: Tensor = (flat.view(*hidden.shape[:2], -1) - self.nothing()) * self.scale
+        return result
+
+    @torch.inference_mode()
+    def totals(self, codes: Tensor) -> Tensor:
+        """v(all) - v(none), (rows, outputs)."""
+        everyone = torch.ones(1, self.n_players, device=self.device)
+        return torch.cat([self.asked(part, everyone)[:, 0] for part in torch.split(codes, 1_024)])
+
+    @torch.inference_mode()
+    def labels(
+        self, codes: Tensor, seed: int, values: int | None = None, *, steady: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Shapley values of its own game, (rows, players, outputs), and their totals, (rows, outputs).
+
+        Rows of few active players are enumerated. Of others about `values` coalitions are asked for, the same for all
+        rows of a chunk, which depend on the order of rows; with `steady` the same for all rows with the same active
+        players, whatever their order.
+        """
+        values = self.config.values_of(self.n_players) if values is None else values
+        active = self.active(codes)
+        counts = active.sum(dim=1)
+        result = codes.new_zeros(len(codes), self.n_players, self.n_outputs, dtype=torch.float32)
+        total = codes.new_zeros(len(codes), self.n_outputs, dtype=torch.float32)
+        for n in torch.unique(counts[counts > 0]).tolist():
+            index = torch.nonzero(counts == n)[:, 0]
+            for some, players, design in self._chunks(active, index, n, values, seed, steady=steady):
+                masks, weights = design.on(self.device)
+                answers = self.asked(codes[some], masks, players)
+                result[some[:, None], players] = torch.einsum("ik,rko->rio", weights, answers)
+                total[some] = answers[:, -1]
+        return result, total
+
+    def _chunks(
+        self, active: Tensor, index: Tensor, n: int, values: int, seed: int, *, steady: bool
+    ) -> Iterator[tuple[Tensor, Tensor, Design]]:
+        """Rows with `n` active players, these players (rows, n), and a design; rows of one pattern come together."""
+        patterns = np.packbits(active[index].cpu().numpy(), axis=1)
+        index = index[torch.from_numpy(np.lexsort(patterns.T)).to(index.device)]
+        room = CACHE_BYTES if self.device.type == "cpu" else GPU_BYTES
+        size = max(1, room // (4 * design_size(n, values) * self.config.width))
+        believed = self.interactions
+        alike = [len(index)]
+        if steady:
+            alike = torch.unique_consecutive(active[index], dim=0, return_counts=True)[1].tolist()
+        for same in torch.split(index, alike):
+            design: Design | None = None
+            for number, some in enumerate(torch.split(same, size)):
+                players = torch.nonzero(active[some])[:, 1].view(len(some), n)
+                if design is None or not steady:
+                    own = stream_seed(seed, "student", n, number)
+                    design = make_design(n, values, own, believed.of(players.cpu().numpy()))
+                yield some, players, design
+
+    @property
+    def interactions(self) -> Interactions:
+        """How much its players interact."""
+        return Interactions(self.single.cpu(), self.related.cpu(), self.joint.cpu())
+
+    @torch.inference_mode()
+    def screen(self, codes: Tensor, seed: int) -> None:
+        """Learns how much players interact, from its own values of some rows."""
+        n, some = self.n_players, codes[:SCREENED_ROWS]
+        if design_size(n, self.config.values_of(n)) == 2**n - 1:
+            return  # all coalitions of a row are asked for
+        coalitions = random_pairs(n, 6 * n, stream_seed(seed, "interactions"))
+        both = torch.from_numpy(np.concatenate([coalitions, ~coalitions])).to(self.device, torch.float32)
+        values = self.asked(some, both).double().cpu().numpy()  # (rows, 2 k, outputs)
+        odd = (values[:, : len(coalitions)] - values[:, len(coalitions) :]) / 2
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            found = fit_interactions(coalitions, odd.transpose(0, 2, 1).reshape(-1, len(coalitions)))
+        self.single.copy_(found.single)
+        self.related.copy_(found.related)
+        self.joint.copy_(found.joint)
+
+
+def train_student(
+    student: StudentNetwork, values: ValueSet, steps: int, *, seed: int, show: bool | None = None
+) -> list[float]:
+    """Trains in place on the values; returns the mean loss by hundreds."""
+    config = student.config
+    optimizer = make_optimizer(student.layers, config.learning_rate, config.weight_decay, betas=(0.9, 0.98))
+    generator = torch_generator(seed, "student", len(values))
+    student.scale.copy_(scale_of(values.values, (0, 1)))
+    with torch.no_grad():
+        inputs = student.features(values.codes)
+
+    def loss(inputs: Tensor, kept: Tensor, target: Tensor) -> Tensor:
+        twice = inputs.repeat_interleave(2, dim=0)
+        error: Tensor = student(twice, kept.flatten(0, 1)) - target.flatten(0, 1) / student.scale
+        return error.square().mean()
+
+    do = Step(loss, optimizer, clip=1.0)
+    size = min(config.batch_size // 2, len(values))
+    losses: list[Tensor] = []
+    student.train()
+    with progress_bar("training the student", steps, show=show) as advance:
+        for step in range(steps):
+            set_rate(optimizer, config.learning_rate * rate(step / steps, "one-cycle"))
+            index = torch.randint(len(values), (size,), generator=generator).to(values.row.device)
+            masks, target = values.masks(index, student.n_players), values.values[index].to(torch.float32)
+            losses.append(do([inputs[values.row[index]], masks, target]).clone())
+            advance(1, "")
+    student.eval()
+    student.screen(values.codes[torch.unique(values.row)], seed)
+    numbers = [float(one) for one in losses]
+    return [float(np.mean(numbers[first : first + 100])) for first in range(0, len(numbers), 100)]
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkStudent:
+    """A trained student as estimators ask it (`estimators.block.Student`); `base_values` are v(none), (outputs,)."""
+
+    kind: ClassVar[str] = "network"
+
+    network: StudentNetwork
+    base_values: Array
+    seed: int
+
+    def to_tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What `from_tensors` makes the same student of: tensors on the CPU, and facts as JSON types."""
+        tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
+        return tensors, {"config": asdict(self.network.config), "seed": self.seed}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor], facts: dict[str, Any], spec: GameSpec) -> NetworkStudent:
+        """The student of saved tensors; raises `ValueError` where the facts describe another network than these."""
+        config = StudentConfig(**facts["config"])
+        blocks = len({name.split(".")[1] for name in tensors if name.startswith("layers.") and ".first." in name})
+        if tensors["layers.0.weight"].shape[0] != config.width or blocks != config.depth:
+            raise ValueError("the student's settings do not fit its weights")
+        begin = "features."
+        features = TableFeatures({name[len(begin) :]: t for name, t in tensors.items() if name.startswith(begin)})
+        players, absent = torch.from_numpy(spec.players.column_player), torch.from_numpy(spec.absent)
+        network = StudentNetwork(features, players, absent, len(spec.base_values), config, 0)
+        network.load_state_dict(tensors)
+        return cls(network.eval().requires_grad_(False), spec.base_values, int(facts["seed"]))
+
+    def _codes(self, rows: Rows) -> Tensor:
+        return torch.from_numpy(rows.table.matrix).to(self.network.device)
+
+    @torch.inference_mode()
+    def values(self, rows: Rows, coalitions: BoolArray) -> Array:
+        """v(S), (rows, k, outputs), for coalitions (k, players) or (rows, k, players)."""
+        masks = torch.from_numpy(np.asarray(coalitions)).to(self.network.device, torch.float32)
+        size = max(1, CACHE_BYTES // (4 * masks.shape[-2] * self.network.config.width))
+        codes = self._codes(rows)
+        parts = [
+            self.network.asked(codes[i : i + size], masks if masks.ndim == 2 else masks[i : i + size])
+            for i in range(0, len(rows), size)
+        ]
+        return torch.cat(parts).double().cpu().numpy() + self.base_values
+
+    def shapley(self, rows: Rows) -> Array:
+        """Shapley values of the student's game, (rows, players, outputs), enumerated or nearly so."""
+        most = max(PRECISE_VALUES, PRECISE_EACH * self.network.n_players)
+        values, _ = self.network.labels(self._codes(rows), stream_seed(self.seed, "precise"), most, steady=True)
+        return values.double().cpu().numpy()
