@@ -31,8 +31,10 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 Mode = Literal["student", "enumerate", "sample", "stream"]
 
+TAUGHT_PER_ROW, TAUGHT_BUDGETS = 4, (50_000, 1_000_000)
+"""The default budget with a student: so many evaluations for each row, within limits; a background multiplies it."""
 PER_ROW, DEFAULT_BUDGETS = 100, (500_000, 5_000_000)
-"""The default budget: so many evaluations for each row, within limits; a background multiplies it."""
+"""The same without a student."""
 PER_IMAGE, IMAGE_BUDGETS = 1_000, (500_000, 50_000_000)
 IMAGE_PRECISE = 512
 """The most that one precise label of an image may cost, for each of its parts."""
@@ -144,10 +146,12 @@ class Plan:
         return "not needed: every row is labelled" if self.mode == "enumerate" else "too little for another round"
 
 
-def total_budget(game: Game, rows: Rows, budget: int | None) -> int:
+def total_budget(game: Game, rows: Rows, budget: int | None, recipe: Recipe) -> int:
     """The budget of a fit, checked; the default where none is given. It asks the model for nothing."""
     if budget is None:
-        each, limits = (PER_IMAGE, IMAGE_BUDGETS) if game.of_images else (PER_ROW, DEFAULT_BUDGETS)
+        each, limits = (PER_ROW, DEFAULT_BUDGETS) if recipe.student is None else (TAUGHT_PER_ROW, TAUGHT_BUDGETS)
+        if game.of_images:
+            each, limits = PER_IMAGE, IMAGE_BUDGETS
         budget = game.evaluations_per_value * int(np.clip(each * len(rows), *limits))
     if isinstance(budget, bool) or not isinstance(budget, (int, np.integer)) or budget < 1:
         raise InputError(f"budget must be a positive whole number of model evaluations, got {budget!r}")
@@ -160,7 +164,7 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
     A larger budget keeps the roles of rows: labels made for a smaller one are used again. `n_checked` is the number of
     rows whose outputs will be compared with those of kept labels; it changes no role.
     """
-    budget = total_budget(game, rows, budget)
+    budget = total_budget(game, rows, budget, recipe)
     least_rows = max(LEAST_CALIBRATION + LEAST_TRAINING, game.n_outputs)
     if len(rows) < least_rows:
         raise InputError(
@@ -229,7 +233,7 @@ class _Planner:
 
     def student(self) -> Plan:
         """Values of pairs of coalitions, evenly over all rows; some rows are kept aside to judge what is learned."""
-        judged = JUDGED_SHARE * self.budget / self.copies
+        judged = JUDGED_SHARE * self.budget / self.copies / 2  # the other half refines these rows
         n_calibration, n_validation = self._judges(judged)
         each = max(LEAST_JUDGED, min(PRECISE, 2 ** int(np.log2(max(1.0, judged / (n_calibration + n_validation))))))
         ask = Ask("unbiased", each + 1, corrects=True)

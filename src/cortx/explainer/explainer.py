@@ -71,8 +71,8 @@ class CoRTX:
     Parameters
     ----------
     recipe:
-        ``"default"`` (the best we can make), ``"quick"`` (the same in small, for a first look), ``"paper"`` (as the
-        paper writes it), or a `Recipe`.
+        ``"default"`` (the best that a CPU makes in minutes), ``"quick"`` (the same in small, for a first look),
+        ``"thorough"`` (tables: the same in large, for a GPU), ``"paper"`` (as the paper writes it), or a `Recipe`.
     heads:
         ``("attribution",)``, or ``("attribution", "ranking")`` for a trained ranking on the same encoder.
     positives:
@@ -161,12 +161,12 @@ class CoRTX:
             random part of it gives scales, categories and profile, and pre-training sees the rows as they come.
         budget:
             Model evaluations that the fit may spend, everything included (also the base value and the probe rows by
-            which the model is recognised): it decides what to label and how precisely, says so before it spends
-            (`plan`), and keeps some labels aside for the bounds of ``explain(confidence=...)``. A call that would pass
-            the budget is never made: `BudgetError`, and labels stay. A fit ends sooner only where its error is small
-            and more labels would not help (`learning_curve_`). By default 100 for each row, between 500,000 and 5
-            million. Labels are kept: fitting again with a larger budget goes on, and kept labels that it uses count
-            as spent. What a kill interrupts is asked for again.
+            which the model is recognised): it says before it spends what for (`plan`). Most of it are values v(S) from
+            which a student learns the game; its labels of all rows teach the explainer. Some rows are kept aside for
+            the bounds of ``explain(confidence=...)``. A call that would pass the budget is never made: `BudgetError`,
+            and what was paid for stays. A fit ends sooner only where more values would not help. By default 4 for each
+            row, between 50,000 and a million (recipes without a student: 100, between 500,000 and 5 million). All
+            values are kept: fitting again with a larger budget goes on, and what it uses again counts as spent.
             Images: by default 1,000 for each, up to 50 million; all of it is spent, on fresh labels in every step.
         labels:
             Instead of a budget: an `Explanation` (it carries its rows), a folder that `cortx.distributed.label` wrote,

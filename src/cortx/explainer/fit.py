@@ -121,7 +121,7 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, paid: Calla
     if together.several:
         _check_processes(game, rows, labels, left_out, request)
     planned = labels is None and request.n_labels is None
-    limit = total_budget(game, rows, request.budget) if planned else None
+    limit = total_budget(game, rows, request.budget, request.recipe) if planned else None
     with game.spending(limit, KEPT_WORDS if planned else "") as ledger:
         if planned:
             fitted, checkpoint = _fit_planned(game, rows, request, paid(), ledger)

@@ -199,7 +199,7 @@ class PlannedLabels:
         started, spent = perf_counter(), self.game.evaluations
         labels = self._labels(index, self.plan.precise, what, f"labels for {what}", student=student)
         spent = self.game.evaluations - spent
-        if what == "validation" and spent > 1_000:
+        if what == "validation" and spent > 1_000 and student is None:
             speed = spent / (perf_counter() - started)
             logger.info(
                 "the model gives %s evaluations/s: about %.0f s for the rest of the plan, training aside",

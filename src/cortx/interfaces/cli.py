@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from cortx.games.calls import Calls
     from cortx.games.game import Game
 
-RecipeChoice = Literal["default", "quick", "paper"]
+RecipeChoice = Literal["default", "quick", "thorough", "paper"]
 Unseen = Literal["error", "ignore"]
 Direction = Literal["up", "down", "both"]
 
@@ -135,14 +135,15 @@ def fit(
     categorical: CategoricalOption = None,
     drop: DropOption = None,
     recipe: Annotated[
-        RecipeChoice, typer.Option(help="default: best quality; quick: a first look; paper: as published.")
+        RecipeChoice,
+        typer.Option(help="default: good in minutes; quick: a first look; thorough: for a GPU; paper: as published."),
     ] = "default",
     heads: Annotated[str, typer.Option(help="'attribution', or 'attribution,ranking'.")] = "attribution",
     budget: Annotated[
         int | None,
         typer.Option(
-            help="Model evaluations that the whole fit may spend; by default 100 for each row of TABLE, between "
-            "500,000 and 5 million. Some of them calibrate the bounds of explain --confidence.",
+            help="Model evaluations that the whole fit may spend; by default 4 for each row of TABLE, between "
+            "50,000 and a million. Some of them calibrate the bounds of explain --confidence.",
             show_default=False,
         ),
     ] = None,

@@ -47,14 +47,24 @@ class StudentConfig:
     learning_rate: float = 3e-3
     weight_decay: float = 1e-2
     label_values: int = 24
-    """Values v(S) for each player from which a row's label is made, between 160 and 480 in all."""
+    """Values v(S) for each player from which a row's label is made, at least 160 in all."""
+    most_values: int = 480
+    """The most of them."""
     label_rows: int = 100_000
     """Rows that are labelled for the explainer, made-up ones included, at most."""
     label_asks: int = 16_000_000
     """Values v(S) of the student that all these labels may take; the rows of the table come first."""
 
     def __post_init__(self) -> None:
-        sizes = (self.width, self.depth, self.steps, self.label_values, self.label_rows, self.label_asks)
+        sizes = (
+            self.width,
+            self.depth,
+            self.steps,
+            self.label_values,
+            self.most_values,
+            self.label_rows,
+            self.label_asks,
+        )
         if min(sizes) < 1 or self.batch_size < 2 or self.learning_rate <= 0 or self.weight_decay < 0:
             raise InputError(
                 "a student needs positive sizes, steps and rates, and batches of two masked copies or more"
@@ -62,7 +72,7 @@ class StudentConfig:
 
     def values_of(self, n_players: int) -> int:
         """Values v(S) from which the label of a row is made."""
-        return min(max(160, self.label_values * n_players), 480)
+        return min(max(160, self.label_values * n_players), self.most_values)
 
 
 @dataclass(frozen=True, eq=False)
