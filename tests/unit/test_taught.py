@@ -342,9 +342,10 @@ def test_more_values_that_do_not_help_are_not_bought(
 ) -> None:
     monkeypatch.setattr(teaching, "ROUNDS_FROM", 500)
     table = np.random.default_rng(0).normal(size=(2_000, 5))
+    monkeypatch.setattr(teaching, "SETTLED", 0.1)
     game = cortx.Game(lambda x: x @ np.arange(5.0), reference="zero", categorical=())
     with caplog.at_level(logging.INFO, "cortx"):
-        cortx.CoRTX(taught_recipe()).fit(game, table, budget=40_000, progress=False)
+        cortx.CoRTX(taught_recipe(steps=1_600)).fit(game, table, budget=40_000, progress=False)
     assert "more hardly help" in caplog.text
     assert game.evaluations < 30_000
 
@@ -364,3 +365,42 @@ def test_recipes() -> None:
     old = get_recipe("paper").to_json()
     assert old.pop("student") is None
     assert Recipe.from_json(old).student is None
+
+
+# Refits -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_refit_starts_from_what_is_known() -> None:
+    """The model was trained a little further: few values teach more than they do to a beginner."""
+    table = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+    models = make_model(8), make_model(8)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(5)
+        for parameter in models[1].parameters():
+            parameter.mul_(1 + 0.02 * torch.randn(parameter.shape, generator=generator))
+    before, now = (cortx.Game(model, reference=table, output="probability") for model in models)
+    recipe = taught_recipe(width=64, steps=600)
+    explainer = cortx.CoRTX(recipe).fit(before, table, budget=20_000, progress=False)
+    explainer.refit(now, table, budget=6_000, progress=False)
+    assert now.evaluations == explainer.costs_["total_evaluations"] <= 6_000
+    assert explainer.game is now
+    assert explainer.fitted.recipe == recipe
+    again = cortx.Game(models[1], reference=table, output="probability")
+    beginner = cortx.CoRTX(recipe).fit(again, table, budget=6_000, progress=False)
+    missed = [one.costs_["student"]["unexplained"] for one in (explainer, beginner)]
+    assert missed[0] < 0.7 * missed[1]
+    fresh = np.random.default_rng(1).normal(size=(60, 8)).astype(np.float32)
+    truth = cortx.shapley(again, fresh, "exact", views=0).values
+    shown = explainer.explain(fresh, confidence=0.9)
+    assert (np.linalg.norm(shown.values - truth, axis=1) <= shown.error_bound).mean() > 0.75
+
+
+def test_a_refit_is_of_the_same_game(fits: dict[str, Any]) -> None:
+    table = np.random.default_rng(0).normal(size=(400, N)).astype(np.float32)
+    explainer, game = fits["student"][0], fits["student"][2]
+    with pytest.raises(InputError, match="differs in the columns"):
+        explainer.refit(cortx.Game(make_model(N + 1), reference="zero", output="probability"), np.ones((300, N + 1)))
+    with pytest.raises(InputError, match="call fit"):
+        explainer.refit(cortx.Game(make_model(N), reference=table, output="raw"), table)
+    with pytest.raises(InputError, match="student"):
+        fits["labels"][0].refit(game, table)

@@ -18,10 +18,11 @@ import torch
 from cortx.errors import InputError, NotFittedError
 from cortx.estimators.shapley import shapley
 from cortx.estimators.tree import trees_of
-from cortx.explainer.budget import Plan, make_plan
+from cortx.explainer.budget import Plan, make_plan, total_budget
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.control import METHOD as CONTROL
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
+from cortx.explainer.game_difference import game_difference, name_difference
 from cortx.explainer.labels import given_labels, label_budget, refuse_shrunk
 from cortx.explainer.material import cost
 from cortx.explainer.possible import largest_value, possible_bounds, possible_outputs, possible_values
@@ -33,7 +34,7 @@ from cortx.explanation import Explanation
 from cortx.games import Game
 from cortx.images import Images, ImageSchema
 from cortx.storage import local_path
-from cortx.tables import Table, plain
+from cortx.tables import Schema, Table, plain
 from cortx.threads import limited, torch_threads
 from cortx.training.axioms import exact_total
 from cortx.training.heads import HEADS
@@ -42,6 +43,7 @@ from cortx.training.parallel import processes
 from cortx.training.positives import Positives
 from cortx.training.recipe import Recipe, RecipeName, get_recipe
 from cortx.training.resnet import settle
+from cortx.training.student import NetworkStudent
 
 if TYPE_CHECKING:
     from cortx.explainer.evaluation import Slices
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("cortx")
 Array = npt.NDArray[np.float64]
 ROWS_AT_A_TIME = 8_192
+REFIT_SHARE = 4
+"""`refit` spends one of so many parts of what `fit` would."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -209,6 +213,72 @@ class CoRTX:
                 "this model needs no learned explainer: cortx.shapley(game, X, method='tree') gives its exact values "
                 "at once, and cortx.TreeExplainer(game, X) saves and serves them"
             )
+        self._fit(game, X, labels, recipe, heads, budget, n_labels, kept_in, leave_out, progress)
+        return self
+
+    @_on_its_threads
+    def refit(
+        self, game: Game, X: Any, *, budget: int | None = None, checkpoint: str | Path | None = None,
+        progress: bool | None = None,
+    ) -> CoRTX:  # fmt: skip
+        """Learns the game of a model that was trained again, starting from what this explainer and its student know.
+
+        Columns, categories, players and outputs must be those of the fit; the reference may have moved. The inputs keep
+        their scales. Bounds, costs and quality are measured anew, and nothing of the old model's values is used.
+
+        Parameters
+        ----------
+        budget:
+            Model evaluations, everything included; by default a quarter of what `fit` would spend.
+        """
+        fitted = self.fitted
+        if not isinstance(game, Game):
+            raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
+        recipe = self.resolved_recipe(images=game.of_images)
+        if not isinstance(fitted.student, NetworkStudent) or recipe.student is None:
+            raise InputError(
+                "refit() starts from the student of a fit with budget=, and this explainer has none; call fit(game, X)"
+            )
+        rows = game.rows(X)
+        assert isinstance(fitted.spec.schema, Schema)
+        assert isinstance(rows.table.schema, Schema)
+        differs = name_difference(fitted.spec.schema.names, rows.table.schema.names)
+        if differs is None:
+            differs = game_difference(fitted.spec, replace(game.spec(rows.table.schema), absent=fitted.spec.absent))
+        if differs is None and _categories(fitted.spec.schema) != _categories(rows.table.schema):
+            differs = "the categories of a column"
+        if differs is not None or game.n_outputs != len(fitted.spec.base_values):
+            raise InputError(
+                f"refit() is for the same game with another model, and this one differs in "
+                f"{differs or 'the number of outputs'}; call fit(game, X)"
+            )
+        if budget is None:
+            budget = -(-total_budget(game, rows, None, recipe) // REFIT_SHARE)
+        shorter = replace(
+            recipe,
+            pretrain=replace(recipe.pretrain, steps=0),
+            attribution=replace(recipe.attribution, steps=max(1, recipe.attribution.steps // 2)),
+            student=replace(recipe.student, steps=max(1, recipe.student.steps // 2)),
+        )
+        kept_in = None if checkpoint is None else local_path(checkpoint, "checkpoint=")
+        self._fit(game, X, None, shorter, tuple(self.heads), budget, None, kept_in, None, progress, start=fitted)
+        self._fitted = replace(self.fitted, recipe=recipe)
+        return self
+
+    def _fit(
+        self,
+        game: Game,
+        X: Any,
+        labels: Any,
+        recipe: Recipe,
+        heads: tuple[str, ...],
+        budget: int | None,
+        n_labels: int | None,
+        folder: Path | None,
+        leave_out: Any,
+        progress: bool | None,
+        start: Fitted | None = None,
+    ) -> None:
         with processes(self.device) as together:
             request = Request(
                 recipe=recipe,
@@ -217,14 +287,14 @@ class CoRTX:
                 budget=budget,
                 seed=int(self.seed),
                 device=usable_device(together.own_device(self.device)),
-                folder=kept_in,
+                folder=folder,
                 show=progress if together.first else False,
                 leave_out=leave_out,
                 together=together,
+                start=start,
             )
             self._attach(fit_explainer(game, X, labels, request, lambda: self._paid_for(game, request)), game)
             self._writes = together.first
-        return self
 
     def _paid_for(self, game: Game, request: Request) -> Paid:
         """What lies in a folder, or what this explainer has already paid for."""
@@ -780,3 +850,9 @@ def _seen(fitted: Fitted, *, ignore: bool) -> Seen:
     columns, values = features.known_column.cpu().numpy(), features.known_value.cpu().numpy()
     known = {j: np.sort(values[columns == j]) for j, column in enumerate(schema.columns) if column.categorical}
     return Seen(schema, frozenset(features.missing.tolist()), known, ignore, fitted.profile.ranges)
+
+
+def _categories(schema: Schema | ImageSchema) -> dict[str, tuple[Any, ...]]:
+    """What the positions in a coded column mean."""
+    assert isinstance(schema, Schema)
+    return {column.name: column.values for column in schema.columns if column.coded}

@@ -49,12 +49,13 @@ from cortx.tables import Schema
 from cortx.threads import work
 from cortx.training.axioms import exact_total
 from cortx.training.checkpoint import Checkpoint
-from cortx.training.features import fit_features
+from cortx.training.features import TableFeatures, fit_features
 from cortx.training.finetune import LabelSet
 from cortx.training.network import ExplainerNetwork
 from cortx.training.parallel import ALONE, Processes
 from cortx.training.recipe import Recipe
 from cortx.training.row_stream import RowStream
+from cortx.training.student import NetworkStudent
 
 Array = npt.NDArray[np.float64]
 logger = logging.getLogger("cortx")
@@ -108,6 +109,8 @@ class Request:
     leave_out: Any = None
     """Rows, or an `Explanation` with its rows, that must teach nothing."""
     together: Processes = ALONE
+    start: Fitted | None = None
+    """An explainer of an earlier model with a student, from which both networks start."""
 
 
 def fit_explainer(game: Game, X: Any, labels: Any, request: Request, paid: Callable[[], Paid]) -> Fitted:
@@ -221,6 +224,7 @@ def _fitted(
         learned = learn(
             game, material, request.recipe, request.heads,
             seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show, together=together,
+            start=None if request.start is None else request.start.network,
         )  # fmt: skip
     student = None if material.taught is None else material.taught.student
     calibration, spent = None, ledger.spent
@@ -383,9 +387,16 @@ def _teach(
     assert isinstance(table.schema, Schema)
     scaled_by = np.delete(table.matrix, plan.calibration, axis=0)
     features = fit_features(table.matrix, table.schema.columns, game.absent, request.recipe.features, scaled_by)
+    start = None
+    if request.start is not None:
+        assert isinstance(request.start.student, NetworkStudent)
+        start = request.start.student.network
+        # Weights mean what they meant only with the inputs that they were learned with.
+        features = TableFeatures({**dict(start.features.named_buffers()), "reference": features.reference})
     taught = teach(
-        game, rows, plan.pairs, store, features, config, seed=request.seed, device=request.device, show=request.show
-    )
+        game, rows, plan.pairs, store, features, config, seed=request.seed, device=request.device, show=request.show,
+        start=start,
+    )  # fmt: skip
     spent = store.reused + store.bought
     return taught, {"student": cost(spent, taught.seconds, pairs=taught.pairs, unexplained=taught.unexplained)}
 

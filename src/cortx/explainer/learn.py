@@ -62,9 +62,16 @@ def learn(
     checkpoint: Checkpoint,
     show: bool | None,
     together: Processes = ALONE,
+    start: ExplainerNetwork | None = None,
 ) -> Learned:
-    """Pre-trains the encoder, trains the heads, and learns where the network errs."""
+    """Pre-trains the encoder, trains the heads, and learns where the network errs.
+
+    Encoder and heads start from those of `start`, where it is given.
+    """
     network, schema = _network(game, material, recipe, heads, seed)
+    if start is not None:
+        network.encoder.load_state_dict(start.encoder.state_dict())
+        network.heads.load_state_dict(start.heads.state_dict())
     settle(network, device)
     if isinstance(network, ImageNetwork) and material.stream is not None:
         return _learn_from_stream(network, game, material, recipe, schema, seed, checkpoint, show)

@@ -28,9 +28,9 @@ HELD_OUT, MOST_HELD_OUT = 0.04, 1_000
 """The share of the pairs that the student never learns from, and their number at most: they say how good it is."""
 PART = 8_192
 """Pairs that are asked for at a time."""
-SETTLED, LEAST_GAIN = 0.01, 0.05
-"""No more values are bought once a trial leaves this share of unseen values unexplained (a root mean square), or twice
-the values lowered that by less than this share of it."""
+SETTLED = 0.01
+"""No more values are bought once a short training leaves this share of unseen values unexplained (a root mean square):
+the explainer that learns from the student is farther off than that."""
 POOR = 0.5
 """A student that leaves this share unexplained teaches nothing: labels come from the model instead."""
 ROUNDS_FROM = 20_000
@@ -70,22 +70,25 @@ def teach(
     seed: int,
     device: str,
     show: bool | None,
+    start: StudentNetwork | None = None,
 ) -> Taught:
-    """Buys the values of pairs and trains a student on them; where there are many, in rounds until more do not help."""
-    lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show)
-    count, last = len(pairs), np.inf
+    """Buys the values of pairs and trains a student on them; where there are many, in rounds until more do not help.
+
+    Its weights start from those of `start`, the student of an earlier model, where it is given.
+    """
+    lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show, start)
+    count = len(pairs)
     for share in (4, 2) if count >= ROUNDS_FROM else ():
         tried = lesson.train(count // share, config.steps // TRIAL)
         if tried.poor:
             return tried
-        if tried.unexplained < SETTLED or tried.unexplained > (1 - LEAST_GAIN) * last:
+        if tried.unexplained < SETTLED:
             logger.info(
                 "stopped at %s of %s pairs of values: the student misses %.2g%% of unseen ones, and more hardly help",
                 f"{tried.pairs:,}", f"{count:,}", 100 * tried.unexplained,
             )  # fmt: skip
             count = tried.pairs
             break
-        last = tried.unexplained
     return lesson.train(count, config.steps)
 
 
@@ -103,8 +106,10 @@ class _Lesson:
         seed: int,
         device: str,
         show: bool | None,
+        start: StudentNetwork | None,
     ) -> None:
         self.game, self.rows, self.pairs, self.store, self.show = game, rows, pairs, store, show
+        self.start = start
         self.features, self.config, self.seed, self.device = features, config, seed, device
         self.codes = torch.from_numpy(rows.table.matrix).to(device)
         self.values = np.zeros((len(pairs), 2, game.n_outputs), dtype=np.float32)
@@ -135,6 +140,8 @@ class _Lesson:
         absent = torch.from_numpy(self.game.absent)
         players = torch.from_numpy(self.game.players.column_player)
         network = StudentNetwork(self.features, players, absent, self.game.n_outputs, self.config, self.seed)
+        if self.start is not None:
+            network.layers.load_state_dict(self.start.layers.state_dict())
         network.to(self.device)
         with work(large=True):
             train_student(network, self._set(count, held_out=False), max(1, steps), seed=self.seed, show=self.show)
