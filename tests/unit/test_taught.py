@@ -367,6 +367,55 @@ def test_recipes() -> None:
     assert Recipe.from_json(old).student is None
 
 
+@pytest.mark.parametrize("constant", [0.0, 3.0, 1e6])
+def test_constant_models(constant: float) -> None:
+    table = np.random.default_rng(0).normal(size=(200, 6))
+    game = cortx.Game(lambda x: np.stack([np.full(len(x), constant), x[:, 0]], axis=1), reference=table, categorical=())
+    explainer = cortx.CoRTX(taught_recipe(steps=60)).fit(game, table, budget=6_000, progress=False)
+    assert np.abs(explainer.explain(table[:5]).values[..., 0]).max() <= 1e-6 * max(1.0, constant)
+
+
+@pytest.mark.parametrize("shape", [(250, 1), (150, 2), (103, 3)])
+def test_small_games_need_no_student(shape: tuple[int, int]) -> None:
+    """There are fewer pairs than a student learns from, whatever the budget: labels come from the model."""
+    table = np.random.default_rng(0).normal(size=shape)
+    game = cortx.Game(lambda x: x.sum(axis=1) + x[:, 0] * x[:, -1], reference="zero", categorical=())
+    explainer = cortx.CoRTX(taught_recipe(steps=60)).fit(game, table, budget=20_000, progress=False)
+    assert explainer.fitted.student is None
+    assert explainer.fitted.calibration is not None
+
+
+def test_rows_that_teach_nothing(game: cortx.Game) -> None:
+    """Few different rows, or all equal to the reference: as without a student."""
+    table = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    repeated = np.repeat(table, 60, axis=0)
+    assert cortx.CoRTX(taught_recipe()).plan(game, repeated, 20_000).mode != "student"
+
+
+def test_rows_near_the_reference_are_refined(fits: dict[str, Any]) -> None:
+    explainer, _, game, _ = fits["student"]
+    near = np.asarray(fits["truth"].data[:10], dtype=np.float64) * 1e-6 + game.absent
+    for row in near.astype(np.float32):
+        shown = explainer.explain(row[None], confidence=0.9, tolerance=1e-12, row_budget=100)
+        assert np.isfinite(shown.values).all()
+
+
+def test_a_larger_budget_does_not_resume_the_training_of_a_smaller_one(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+    for budget in (8_000, 11_000):
+        game = cortx.Game(make_model(), reference=table, output="probability")
+        cortx.CoRTX(taught_recipe(steps=40)).fit(game, table, budget=budget, checkpoint=tmp_path, progress=False)
+    whole = cortx.CoRTX(taught_recipe(steps=40)).fit(
+        cortx.Game(make_model(), reference=table, output="probability"), table, budget=11_000, progress=False
+    )
+    again = cortx.CoRTX(taught_recipe(steps=40)).fit(
+        cortx.Game(make_model(), reference=table, output="probability"), table, budget=11_000, checkpoint=tmp_path,
+        progress=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(again.explain(table[:9]).values, whole.explain(table[:9]).values, atol=1e-6)
+    assert again.fitted.calibration.mean_l2 == pytest.approx(whole.fitted.calibration.mean_l2, rel=1e-5)
+
+
 # Refits -----------------------------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,8 @@ class Student(Protocol):
 
 STUDENT_ASKS = 2**14
 """Masked rows that a student is asked about at a time, at most."""
+ROUNDING = 1e-12
+"""Of v(all) and v(none): what is lost where one is taken from the other, and no student can help."""
 ADDS_UP = 1e-3
 """How far a student's Shapley values may miss its own total, as a share of all they give and take."""
 
@@ -85,6 +87,7 @@ class Control:
             )
         active = rows.active[..., None]
         allowed = ADDS_UP * (np.abs(shapley).sum(axis=1) + np.abs(full - empty))  # (rows, outputs)
+        allowed += ROUNDING * (np.abs(full) + np.abs(empty))
         if (np.abs(np.where(active, 0.0, shapley)).sum(axis=1) > allowed).any():
             raise InputError(
                 "the student gives a value to players that equal the reference, for whom masked rows are the same; its "

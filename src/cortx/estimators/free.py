@@ -107,10 +107,11 @@ def fit_interactions(coalitions: BoolArray, odd: Array) -> Interactions:
     for step in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = RATE * (1 - step / STEPS)
-        found = Interactions(raw[0].exp(), MOST_RELATED * torch.sigmoid(raw[1]), raw[2].exp())
-        factor, failed = torch.linalg.cholesky_ex(_with_nugget(found.covariance(signs)))
+        tried = Interactions(raw[0].exp(), MOST_RELATED * torch.sigmoid(raw[1]), raw[2].exp())
+        factor, failed = torch.linalg.cholesky_ex(_with_nugget(tried.covariance(signs)))
         if int(failed):
             break
+        found = tried
         surprise = torch.linalg.solve_triangular(factor, known.T, upper=False).square().sum(dim=0)
         loss = len(signs) / 2 * surprise.log().mean() + factor.diagonal().log().sum()
         optimizer.zero_grad()

@@ -175,10 +175,10 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
     planner = _Planner(game, rows, budget, recipe, order, seed, n_checked)
     if game.of_images:
         plan = planner.stream()
-    elif recipe.student is not None:
-        plan = planner.student()
     else:
-        plan = planner.enumerate() or planner.sample()
+        taught = planner.student() if recipe.student is not None else None
+        planner = replace(planner, recipe=replace(recipe, student=None))
+        plan = taught or planner.enumerate() or planner.sample()
     return replace(plan, absent=game.absent_words)
 
 
@@ -231,8 +231,11 @@ class _Planner:
         values = self.copies * max(4, N_CHECKED // self.copies) if self.recipe.student is not None else 0
         return self.budget - self.checks - N_CHECKED - values
 
-    def student(self) -> Plan:
-        """Values of pairs of coalitions, evenly over all rows; some rows are kept aside to judge what is learned."""
+    def student(self) -> Plan | None:
+        """Values of pairs of coalitions, evenly over all rows; some rows are kept aside to judge what is learned.
+
+        None where rows and players are so few that all their pairs teach a student nothing.
+        """
         judged = JUDGED_SHARE * self.budget / self.copies / 2  # the other half refines these rows
         n_calibration, n_validation = self._judges(judged)
         each = max(LEAST_JUDGED, min(PRECISE, 2 ** int(np.log2(max(1.0, judged / (n_calibration + n_validation))))))
@@ -244,6 +247,8 @@ class _Planner:
         spending = self._precise_spending(costs, validation, calibration)
         left = self.spendable - sum(spending.values())
         pairs = draw_pairs_of(self.rows, learners, left, self.copies, self.seed)
+        if len(pairs) < LEAST_PAIRS and left - pairs.costs(self.copies).sum() >= 2 * self.copies:
+            return None
         if len(pairs) < LEAST_PAIRS:
             least = self.budget - left + 2 * self.copies * LEAST_PAIRS
             raise BudgetError(

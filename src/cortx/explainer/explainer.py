@@ -367,6 +367,8 @@ class CoRTX:
     def to(self, device: str) -> CoRTX:
         """Moves the network to another device, such as "cuda"; it explains there from now on."""
         settle(self.fitted.network, usable_device(device))
+        if isinstance(self.fitted.student, NetworkStudent):
+            self.fitted.student.network.to(usable_device(device))
         self.device, self._session = device, None
         return self
 

@@ -185,6 +185,11 @@ def _fit_taught(
         taught, costs = _teach(game, rows, plan, store, request)
         without = planned.without_student() if taught.poor and taught.pairs < len(plan.pairs or ()) else None
         if without is None:
+            if taught.poor:
+                logger.warning(
+                    "the student misses %.0f%% of values it never saw, and the budget is too small for labels instead: "
+                    "see quality_ and the bounds, or give a larger budget", 100 * taught.unexplained,
+                )  # fmt: skip
             material, checkpoint = _judge(game, rows, plan, planned, taught, request)
             material.costs = {**costs, **material.costs}
             return _fitted(game, material, checkpoint, request, planned.ledger, curve, checks), checkpoint
@@ -243,7 +248,7 @@ def _fitted(
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
     quality = _quality(learned, game.players.names)
     if calibration is not None:
-        learned_from = material.pretraining if material.stream else material.train
+        learned_from = material.pretraining if material.stream or material.taught else material.train
         curve.append(_point(len(learned_from), costs["total_evaluations"], quality["l2"], quality["label_norm"]))
     return Fitted(
         network=learned.network,
@@ -414,7 +419,9 @@ def _judge(
         "labels": cost(validation.evaluations, validation.seconds, rows=len(validation), source=validation.source),
         "calibration": cost(calibration.evaluations, calibration.seconds, rows=len(calibration)),
     }
-    key = _key(game, rows, None, None, request, validation.values)
+    # Other students teach something else, whatever the labels that judge.
+    weights = torch.nn.utils.parameters_to_vector(taught.student.network.layers.parameters()).double().cpu().numpy()
+    key = _key(game, rows, None, None, request, np.concatenate([validation.values.ravel(), weights]))
     return material, Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
 
 

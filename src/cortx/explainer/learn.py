@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -302,7 +303,7 @@ def _network(
     if material.kept_aside is not None:
         learnt_from = np.delete(rows.table.matrix, material.kept_aside, axis=0)
     if material.taught is not None:
-        inputs = material.taught.student.network.features
+        inputs = deepcopy(material.taught.student.network.features)  # each network moves alone
     else:
         inputs = fit_features(np.concatenate(matrices), schema.columns, game.absent, recipe.features, learnt_from)
     network = ExplainerNetwork(

@@ -251,6 +251,8 @@ class PlannedLabels:
         """Labels of rows; their `evaluations` are those that this stage pays, kept labels included."""
         self.store.check(self.game, self.rows)
         self.store.adopt(ask, self.rows, index)
+        if ask.corrects and not self._pays.get(ask.name):
+            self.store.forget(ask)
         pays = self._pays.setdefault(ask.name, {})
         words, first = np.unique(self.rows.words[index], return_index=True)
         different = index[first]

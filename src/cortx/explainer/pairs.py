@@ -15,6 +15,8 @@ from cortx.seeding import mix, row_uniforms, stream_seed
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 ROWS_AT_A_TIME = 4_096
+MOST_OF = 0.9
+"""The share of a row's pairs after which drawing more of them is left."""
 MOST_PAIRS = 2_500_000
 """More than these no student learns anything from; memory stays bounded."""
 
@@ -59,17 +61,23 @@ def draw_pairs_of(rows: Rows, index: IntArray, evaluations: float, copies: int, 
     index = index[rows.active[index].any(axis=1)]
     _, first = np.unique(rows.words[index], return_index=True)
     index = index[np.sort(first)]
-    found = Pairs(*(np.concatenate(part) for part in zip(*_round(rows, index, seed, 0), strict=True)))
-    rounds, few = 1, rows.active[index].sum(axis=1).max() <= 62
-    every = float(np.minimum(2.0 ** (rows.active[index].sum(axis=1) - 1), 1e15).sum()) if few else np.inf
-    while len(found) < min(every, MOST_PAIRS) and found.costs(copies).sum() < evaluations and rounds < 64 * every:
-        more = [part for k in range(rounds, 2 * rounds) for part in _round(rows, index, seed, k)]
-        rounds *= 2
-        parts = zip((found.row, found.kept, found.single), *more, strict=True)
-        found = _different(Pairs(*(np.concatenate(part) for part in parts)), rows)
-        if len(more) and rounds > 8 and len(found) >= 0.99 * every:
-            break
+    every = 2.0 ** np.minimum(rows.active.sum(axis=1) - 1, 60)  # pairs that a row has
+    found = _none(rows.active.shape[1])
+    drawn, rounds = 0, 1
+    while len(index) and len(found) < MOST_PAIRS and found.costs(copies).sum() < evaluations:
+        parts = [part for number in range(drawn, drawn + rounds) for part in _round(rows, index, seed, number)]
+        new = (np.concatenate(part) for part in zip((found.row, found.kept, found.single), *parts, strict=True))
+        found = _different(Pairs(*new), rows)
+        drawn, rounds = drawn + rounds, max(1, drawn + rounds)
+        # Rows of which hardly a pair is left are not drawn from again.
+        has = np.bincount(found.row, minlength=len(rows))
+        index = index[has[index] < np.ceil(MOST_OF * every[index])]
     return found.head(MOST_PAIRS).within(evaluations, copies)
+
+
+def _none(n_players: int) -> Pairs:
+    kept = np.zeros((0, -(-n_players // 8)), dtype=np.uint8)
+    return Pairs(np.zeros(0, dtype=np.int64), kept, np.zeros(0, dtype=bool))
 
 
 def _round(

@@ -46,7 +46,7 @@ class Ask:
     pairs: int | None = None
     """For "permutation": antithetic pairs of each row, however few of its players are active."""
     corrects: bool = False
-    """Whether labels correct a student's answers. A label stays true whichever student that was."""
+    """Whether labels correct a student's answers: they are made anew for every student."""
 
     @classmethod
     def walk(cls, n_players: int, pairs: int, round: int = 0) -> Ask:
@@ -274,9 +274,14 @@ class LabelStore:
             "it goes on from there"
         )
 
+    def forget(self, ask: Ask) -> None:
+        """Drops labels of an ask from memory."""
+        self._places.pop(ask.name, None)
+
     def _keep(self, ask: Ask, part: _Part) -> None:
         self._append(ask.name, part)
-        if self.folder is not None:
+        # What corrects a student is made again for the next one, from values that are kept themselves.
+        if self.folder is not None and not ask.corrects:
             tensors = {**pack_labels(part.labels), "words": torch.from_numpy(part.words.view(np.int64))}
             # Named by its rows, so that no part ever replaces another one.
             name = f"kept-{ask.name}-{hashlib.sha256(part.words.tobytes()).hexdigest()[:16]}"

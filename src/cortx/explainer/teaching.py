@@ -26,6 +26,8 @@ IntArray = npt.NDArray[np.int64]
 logger = logging.getLogger("cortx")
 HELD_OUT, MOST_HELD_OUT = 0.04, 1_000
 """The share of the pairs that the student never learns from, and their number at most: they say how good it is."""
+LABEL_BYTES = 256 * 2**20
+"""Memory for the rows that the student labels."""
 PART = 8_192
 """Pairs that are asked for at a time."""
 SETTLED = 0.01
@@ -34,9 +36,9 @@ the explainer that learns from the student is farther off than that."""
 POOR = 0.5
 """A student that leaves this share unexplained teaches nothing: labels come from the model instead."""
 ROUNDS_FROM = 20_000
-"""Pairs from which values are bought in rounds: below, trials take longer than they save."""
-TRIAL = 4
-"""Trials train for one of so many steps."""
+"""Pairs from which a quarter of them is tried before a half: below, that says little."""
+TRIAL, LEAST_TRIAL = 4, 500
+"""Trials train for one of so many steps, and for so many at least."""
 MIXED, MASKED = 0.3, 0.3
 """Made-up rows: how much of a row comes from another one on average, and how many are masked copies besides."""
 KEPT = 0.8
@@ -78,10 +80,10 @@ def teach(
     """
     lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show, start)
     count = len(pairs)
-    for share in (4, 2) if count >= ROUNDS_FROM else ():
-        tried = lesson.train(count // share, config.steps // TRIAL)
+    for share in (4, 2) if count >= ROUNDS_FROM else (2,):
+        tried = lesson.train(count // share, min(config.steps, max(LEAST_TRIAL, config.steps // TRIAL)))
         if tried.poor:
-            return tried
+            return tried  # what is left of the budget may be spent better
         if tried.unexplained < SETTLED:
             logger.info(
                 "stopped at %s of %s pairs of values: the student misses %.2g%% of unseen ones, and more hardly help",
@@ -159,10 +161,11 @@ class _Lesson:
     @torch.inference_mode()
     def _unexplained(self, network: StudentNetwork, count: int) -> float:
         unseen = self._set(count, held_out=True)
+        active = network.active(unseen.codes)
         missed = total = 0.0
         for index in torch.split(torch.arange(len(unseen), device=self.device), 4_096):
             inputs = network.features(unseen.codes[unseen.row[index]]).repeat_interleave(2, dim=0)
-            answers = network(inputs, unseen.masks(index, network.n_players).flatten(0, 1))
+            answers = network(inputs, unseen.masks(index, active).flatten(0, 1))
             truth = unseen.values[index] / network.scale
             odd = (truth - answers.view(truth.shape)).diff(dim=1)
             missed, total = missed + float(odd.square().sum()), total + float(truth.diff(dim=1).square().sum())
@@ -175,7 +178,10 @@ def label_rows(
     """Rows that teach the explainer, with the student's labels: those of the table first, then made-up ones."""
     config = student.config
     each = config.values_of(game.n_players)
-    count = max(min(len(learners), config.label_rows), min(config.label_rows, config.label_asks // each))
+    most = min(
+        config.label_rows, max(1, LABEL_BYTES // (4 * game.n_players * game.n_outputs + 8 * rows.table.matrix.shape[1]))
+    )
+    count = max(min(len(learners), most), min(most, config.label_asks // each))
     generator = numpy_generator(seed, "made-up rows")
     real = rows.table.matrix[learners if len(learners) <= count else generator.choice(learners, count, replace=False)]
     matrix = np.concatenate([real, made_up(game, real, count - len(real), generator)])

@@ -27,9 +27,11 @@ Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 CACHE_BYTES, GPU_BYTES = 8 * 2**20, 512 * 2**20
 """Activations of masked copies at a time: what a processor's cache holds, and what keeps a GPU busy."""
-PRECISE_VALUES, PRECISE_EACH = 4_096, 32
-"""Values of the student from which its own Shapley values are made where nothing of them may be missing: at least, and
-for each player."""
+PRECISE_VALUES, PRECISE_REGRESSION = 4_096, 2_048
+"""Values of the student from which its own Shapley values are made where nothing of them may be missing: up to twice as
+many coalitions are enumerated; of more, a regression takes so many, or 16 for each player."""
+MOST_DESIGNS = 128
+"""Designs that are kept, each for rows with the same active players."""
 SCREENED_ROWS = 48
 """Rows that say how much players interact."""
 
@@ -91,11 +93,11 @@ class ValueSet:
     def __len__(self) -> int:
         return len(self.row)
 
-    def masks(self, index: Tensor, n_players: int) -> Tensor:
-        """Coalitions and complements of some pairs, (index, 2, players) bool."""
+    def masks(self, index: Tensor, active: Tensor) -> Tensor:
+        """Coalitions and complements of some pairs, (index, 2, players) bool; `active` (rows, players)."""
         bits = torch.arange(7, -1, -1, device=self.kept.device)
-        some = (self.kept[index, :, None] >> bits & 1).flatten(1)[:, :n_players].bool()
-        return torch.stack([some, ~some], dim=1)
+        some = (self.kept[index, :, None] >> bits & 1).flatten(1)[:, : active.shape[1]].bool()
+        return torch.stack([some, active[self.row[index]] & ~some], dim=1)
 
 
 class StudentNetwork(nn.Module):
@@ -141,6 +143,7 @@ class StudentNetwork(nn.Module):
         width = features.width + (self.n_players if self.averaged else 0)
         generator = torch_generator(seed, "student")
         self.layers = make_network("residual", width, config.width, config.depth, n_outputs, generator)
+        self._designs: dict[bytes, Design] = {}
 
     @property
     def device(self) -> torch.device:
@@ -193,8 +196,8 @@ class StudentNetwork(nn.Module):
     @torch.inference_mode()
     def totals(self, codes: Tensor) -> Tensor:
         """v(all) - v(none), (rows, outputs)."""
-        everyone = torch.ones(1, self.n_players, device=self.device)
-        return torch.cat([self.asked(part, everyone)[:, 0] for part in torch.split(codes, 1_024)])
+        parts = torch.split(codes, 1_024)
+        return torch.cat([self.asked(part, self.active(part).float()[:, None])[:, 0] for part in parts])
 
     @torch.inference_mode()
     def labels(
@@ -228,18 +231,29 @@ class StudentNetwork(nn.Module):
         index = index[torch.from_numpy(np.lexsort(patterns.T)).to(index.device)]
         room = CACHE_BYTES if self.device.type == "cpu" else GPU_BYTES
         size = max(1, room // (4 * design_size(n, values) * self.config.width))
-        believed = self.interactions
-        alike = [len(index)]
-        if steady:
-            alike = torch.unique_consecutive(active[index], dim=0, return_counts=True)[1].tolist()
-        for same in torch.split(index, alike):
-            design: Design | None = None
-            for number, some in enumerate(torch.split(same, size)):
+        if not steady:
+            for number, some in enumerate(torch.split(index, size)):
                 players = torch.nonzero(active[some])[:, 1].view(len(some), n)
-                if design is None or not steady:
-                    own = stream_seed(seed, "student", n, number)
-                    design = make_design(n, values, own, believed.of(players.cpu().numpy()))
-                yield some, players, design
+                own = stream_seed(seed, "student", n, number)
+                yield some, players, make_design(n, values, own, self.interactions.of(players.cpu().numpy()))
+            return
+        alike = torch.unique_consecutive(active[index], dim=0, return_counts=True)[1].tolist()
+        for same in torch.split(index, alike):
+            design = self._steady_design(active[same[0]], n, values, seed)
+            for some in torch.split(same, size):
+                yield some, torch.nonzero(active[some])[:, 1].view(len(some), n), design
+
+    def _steady_design(self, active: Tensor, n: int, values: int, seed: int) -> Design:
+        """The design of all rows with these active players, (players,); made once."""
+        pattern = np.packbits(active.cpu().numpy()).tobytes()
+        if pattern not in self._designs:
+            if len(self._designs) >= MOST_DESIGNS:
+                self._designs.clear()
+            if design_size(n, values) != 2**n - 1:
+                values = min(values, max(PRECISE_REGRESSION, 16 * n))
+            believed = self.interactions.of(np.flatnonzero(active.cpu().numpy())[None])
+            self._designs[pattern] = make_design(n, values, stream_seed(seed, "student", n), believed)
+        return self._designs[pattern]
 
     @property
     def interactions(self) -> Interactions:
@@ -248,13 +262,14 @@ class StudentNetwork(nn.Module):
 
     @torch.inference_mode()
     def screen(self, codes: Tensor, seed: int) -> None:
-        """Learns how much players interact, from its own values of some rows."""
-        n, some = self.n_players, codes[:SCREENED_ROWS]
+        """Learns how much players interact, from its own values of a few rows."""
+        n = self.n_players
+        self._designs.clear()
         if design_size(n, self.config.values_of(n)) == 2**n - 1:
             return  # all coalitions of a row are asked for
         coalitions = random_pairs(n, 6 * n, stream_seed(seed, "interactions"))
         both = torch.from_numpy(np.concatenate([coalitions, ~coalitions])).to(self.device, torch.float32)
-        values = self.asked(some, both).double().cpu().numpy()  # (rows, 2 k, outputs)
+        values = self.asked(codes, both).double().cpu().numpy()  # (rows, 2 k, outputs)
         odd = (values[:, : len(coalitions)] - values[:, len(coalitions) :]) / 2
         with torch.inference_mode(mode=False), torch.enable_grad():
             found = fit_interactions(coalitions, odd.transpose(0, 2, 1).reshape(-1, len(coalitions)))
@@ -265,14 +280,14 @@ class StudentNetwork(nn.Module):
 
 def train_student(
     student: StudentNetwork, values: ValueSet, steps: int, *, seed: int, show: bool | None = None
-) -> list[float]:
-    """Trains in place on the values; returns the mean loss by hundreds."""
+) -> None:
+    """Trains in place on the values, and learns how much players interact."""
     config = student.config
     optimizer = make_optimizer(student.layers, config.learning_rate, config.weight_decay, betas=(0.9, 0.98))
     generator = torch_generator(seed, "student", len(values))
     student.scale.copy_(scale_of(values.values, (0, 1)))
     with torch.no_grad():
-        inputs = student.features(values.codes)
+        inputs, active = student.features(values.codes), student.active(values.codes)
 
     def loss(inputs: Tensor, kept: Tensor, target: Tensor) -> Tensor:
         twice = inputs.repeat_interleave(2, dim=0)
@@ -281,19 +296,18 @@ def train_student(
 
     do = Step(loss, optimizer, clip=1.0)
     size = min(config.batch_size // 2, len(values))
-    losses: list[Tensor] = []
     student.train()
     with progress_bar("training the student", steps, show=show) as advance:
         for step in range(steps):
             set_rate(optimizer, config.learning_rate * rate(step / steps, "one-cycle"))
             index = torch.randint(len(values), (size,), generator=generator).to(values.row.device)
-            masks, target = values.masks(index, student.n_players), values.values[index].to(torch.float32)
-            losses.append(do([inputs[values.row[index]], masks, target]).clone())
+            masks, target = values.masks(index, active), values.values[index].to(torch.float32)
+            do([inputs[values.row[index]], masks, target])
             advance(1, "")
     student.eval()
-    student.screen(values.codes[torch.unique(values.row)], seed)
-    numbers = [float(one) for one in losses]
-    return [float(np.mean(numbers[first : first + 100])) for first in range(0, len(numbers), 100)]
+    rows = torch.unique(values.row)
+    chosen = torch.randperm(len(rows), generator=generator)[:SCREENED_ROWS].to(rows.device)
+    student.screen(values.codes[rows[chosen]], seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,17 +345,24 @@ class NetworkStudent:
     @torch.inference_mode()
     def values(self, rows: Rows, coalitions: BoolArray) -> Array:
         """v(S), (rows, k, outputs), for coalitions (k, players) or (rows, k, players)."""
-        masks = torch.from_numpy(np.asarray(coalitions)).to(self.network.device, torch.float32)
+        coalitions = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:])) & rows.active[:, None, :]
+        masks = torch.from_numpy(coalitions).to(self.network.device, torch.float32)
         size = max(1, CACHE_BYTES // (4 * masks.shape[-2] * self.network.config.width))
         codes = self._codes(rows)
-        parts = [
-            self.network.asked(codes[i : i + size], masks if masks.ndim == 2 else masks[i : i + size])
-            for i in range(0, len(rows), size)
-        ]
+        parts = [self.network.asked(codes[i : i + size], masks[i : i + size]) for i in range(0, len(rows), size)]
         return torch.cat(parts).double().cpu().numpy() + self.base_values
 
     def shapley(self, rows: Rows) -> Array:
-        """Shapley values of the student's game, (rows, players, outputs), enumerated or nearly so."""
-        most = max(PRECISE_VALUES, PRECISE_EACH * self.network.n_players)
-        values, _ = self.network.labels(self._codes(rows), stream_seed(self.seed, "precise"), most, steady=True)
-        return values.double().cpu().numpy()
+        """Shapley values of the student's game, (rows, players, outputs): enumerated, or from many coalitions.
+
+        Above 13 active players they are off by a fraction of a percent, which `PRECISE_VALUES` decides.
+        """
+        seed = stream_seed(self.seed, "precise")
+        values, _ = self.network.labels(self._codes(rows), seed, PRECISE_VALUES, steady=True)
+        found: Array = values.double().cpu().numpy()
+        # What float32 rounds off is shared out, or rows near the reference would not add up.
+        ends = self.values(rows, np.stack([np.zeros_like(rows.active), rows.active], axis=1))
+        gap = ends[:, 1] - ends[:, 0] - found.sum(axis=1)
+        share = gap / np.maximum(1, rows.active.sum(axis=1))[:, None]
+        found += rows.active[..., None] * share[:, None, :]
+        return found
