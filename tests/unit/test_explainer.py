@@ -183,7 +183,7 @@ def test_a_text_is_the_folder_of_labels(game: cortx.Game, table: np.ndarray) -> 
 def test_bad_settings_and_bad_rows(explainer: cortx.CoRTX, game: cortx.Game, table: np.ndarray) -> None:
     with pytest.raises(NotFittedError, match="not fitted"):
         cortx.CoRTX().explain(table)
-    with pytest.raises(InputError, match="'default', 'quick', 'paper'"):
+    with pytest.raises(InputError, match="'default', 'quick', 'thorough', 'paper'"):
         cortx.CoRTX("best").fit(game, table)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="unknown head 'shape'"):
         cortx.CoRTX(heads=("attribution", "shape")).fit(game, table)

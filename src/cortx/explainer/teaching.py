@@ -145,7 +145,7 @@ class _Lesson:
         if self.start is not None:
             network.layers.load_state_dict(self.start.layers.state_dict())
         network.to(self.device)
-        with work(large=True):
+        with work(large=False):
             train_student(network, self._set(count, held_out=False), max(1, steps), seed=self.seed, show=self.show)
         network.requires_grad_(False)
         self.seconds += perf_counter() - started

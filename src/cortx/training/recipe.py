@@ -102,7 +102,7 @@ def quick_recipe() -> Recipe:
         pretrain=PretrainConfig(steps=500),
         attribution=FinetuneConfig(steps=2_000),
         ranking=FinetuneConfig(tune_encoder=False, loss="own", steps=1_000),
-        student=StudentConfig(width=128, steps=2_000, label_rows=30_000, label_asks=2_500_000),
+        student=StudentConfig(width=96, steps=1_500, label_rows=30_000, label_asks=2_500_000),
     )
 
 

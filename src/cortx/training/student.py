@@ -43,7 +43,7 @@ class StudentConfig:
     width: int = 128
     depth: int = 2
     """Residual blocks."""
-    steps: int = 6_000
+    steps: int = 5_000
     batch_size: int = 512
     """Masked copies of a step; half of them are the complements of the others."""
     learning_rate: float = 3e-3
@@ -54,7 +54,7 @@ class StudentConfig:
     """The most of them."""
     label_rows: int = 100_000
     """Rows that are labelled for the explainer, made-up ones included, at most."""
-    label_asks: int = 16_000_000
+    label_asks: int = 12_000_000
     """Values v(S) of the student that all these labels may take; the rows of the table come first."""
 
     def __post_init__(self) -> None:
