@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,6 +31,8 @@ THREAD = "cortx-call"
 """What the names of the threads start with."""
 SECONDS_TO_STOP = 1.0
 """An interrupted run waits at most this long for calls under way; a thread cannot be stopped from outside."""
+SECONDS_UNAWARE = 0.5
+"""How long a wait for answers may last before it looks for an interrupt."""
 MOST_RETRY_AFTER = 3_600.0
 """Seconds a service can ask us to wait."""
 WORTH_REPEATING = (408, 425, 429)
@@ -245,7 +248,11 @@ class _Burst(Generic[Task, Answer]):
 
     def wait(self, unasked: Callable[[Task], None]) -> tuple[list[Arrived[Answer]], BaseException | None]:
         """What has arrived, at least one answer or failure, and the first failure among it."""
-        found = [self._results.get()]
+        found = []
+        while not found:
+            # An interrupt that comes just before a wait without end would be noticed after it only.
+            with suppress(Empty):
+                found.append(self._results.get(timeout=SECONDS_UNAWARE))
         while True:
             try:
                 found.append(self._results.get_nowait())
