@@ -248,7 +248,7 @@ class _Burst(Generic[Task, Answer]):
 
     def wait(self, unasked: Callable[[Task], None]) -> tuple[list[Arrived[Answer]], BaseException | None]:
         """What has arrived, at least one answer or failure, and the first failure among it."""
-        found = []
+        found: list[tuple[int, Task, Any, BaseException | None]] = []
         while not found:
             # An interrupt that comes just before a wait without end would be noticed after it only.
             with suppress(Empty):
