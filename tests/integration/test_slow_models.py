@@ -146,12 +146,13 @@ def test_a_killed_run_pays_for_one_batch_again_at_most(address: str, tmp_path: P
 
 
 HANGS = """
+import os
 import time
 import numpy as np
 import cortx
 
 def model(rows):
-    print("begun", flush=True)
+    os.write(1, b"begun\\n")  # in one piece, from two threads
     time.sleep(3_600)
 
 game = cortx.Game(model, np.zeros(3), output="raw", calls=cortx.Calls(workers=2, batch=1))
@@ -165,7 +166,10 @@ def test_an_interrupt_ends_a_program_whose_calls_hang() -> None:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         assert run.stderr is not None
-        assert [run.stdout.readline(), run.stdout.readline()] == ["begun\n", "begun\n"]
-        run.send_signal(signal.SIGINT)
-        assert run.stderr.read().strip().endswith("KeyboardInterrupt")
-        assert run.wait(HANG) != 0
+        try:
+            assert [run.stdout.readline(), run.stdout.readline()] == ["begun\n", "begun\n"]
+            run.send_signal(signal.SIGINT)
+            assert run.stderr.read().strip().endswith("KeyboardInterrupt")
+            assert run.wait(HANG) != 0
+        finally:
+            run.kill()
