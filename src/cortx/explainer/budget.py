@@ -14,7 +14,7 @@ from cortx.errors import BudgetError, InputError
 from cortx.estimators.coalitions import CHUNK
 from cortx.estimators.permutation import expected_walk_values, walk_values
 from cortx.explainer.labels import least_values
-from cortx.explainer.pairs import Pairs, draw_pairs_of
+from cortx.explainer.pairs import ValuePairs, draw_pairs_of
 from cortx.explainer.refine import longest_round, rounds_cost
 from cortx.explainer.store import N_CHECKED, Ask
 from cortx.games import Game, Rows
@@ -98,7 +98,7 @@ class Plan:
     """For images: how long to learn from fresh labels."""
     absent: str = ""
     """What replaces an absent feature, and what a v(S) costs, in words."""
-    pairs: Pairs | None = None
+    pairs: ValuePairs | None = None
     """For a student: the values that it learns from."""
 
     @property

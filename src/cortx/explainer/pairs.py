@@ -22,7 +22,7 @@ MOST_PAIRS = 2_500_000
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class ValuePairs:
     """Pairs in the order in which they are asked for; any beginning is spread evenly.
 
     row (pairs,) are positions in the table; kept (pairs, bytes) the bits of the players in S, without those that equal
@@ -40,10 +40,10 @@ class Pairs:
         """Model evaluations of each pair, (pairs,), where v(S) costs `copies` and v(all) costs one."""
         return np.where(self.single, 1, 2 * copies)
 
-    def head(self, count: int) -> Pairs:
-        return Pairs(self.row[:count], self.kept[:count], self.single[:count])
+    def head(self, count: int) -> ValuePairs:
+        return ValuePairs(self.row[:count], self.kept[:count], self.single[:count])
 
-    def within(self, evaluations: float, copies: int) -> Pairs:
+    def within(self, evaluations: float, copies: int) -> ValuePairs:
         """As many of them as so many evaluations pay for."""
         return self.head(int(np.searchsorted(np.cumsum(self.costs(copies)), evaluations, side="right")))
 
@@ -53,7 +53,7 @@ class Pairs:
         return np.stack([chosen, active[self.row[part]] & ~chosen], axis=1)
 
 
-def draw_pairs_of(rows: Rows, index: IntArray, evaluations: float, copies: int, seed: int) -> Pairs:
+def draw_pairs_of(rows: Rows, index: IntArray, evaluations: float, copies: int, seed: int) -> ValuePairs:
     """Different pairs of rows `index`, round by round, until `evaluations` pay for no more or all are there.
 
     The sizes of S are even between 1 and all of a row's active players. The draws of a row are its own.
@@ -67,7 +67,7 @@ def draw_pairs_of(rows: Rows, index: IntArray, evaluations: float, copies: int, 
     while len(index) and len(found) < MOST_PAIRS and found.costs(copies).sum() < evaluations:
         parts = [part for number in range(drawn, drawn + rounds) for part in _round(rows, index, seed, number)]
         new = (np.concatenate(part) for part in zip((found.row, found.kept, found.single), *parts, strict=True))
-        found = _different(Pairs(*new), rows)
+        found = _different(ValuePairs(*new), rows)
         drawn, rounds = drawn + rounds, max(1, drawn + rounds)
         # Rows of which hardly a pair is left are not drawn from again.
         has = np.bincount(found.row, minlength=len(rows))
@@ -75,9 +75,9 @@ def draw_pairs_of(rows: Rows, index: IntArray, evaluations: float, copies: int, 
     return found.head(MOST_PAIRS).within(evaluations, copies)
 
 
-def _none(n_players: int) -> Pairs:
+def _none(n_players: int) -> ValuePairs:
     kept = np.zeros((0, -(-n_players // 8)), dtype=np.uint8)
-    return Pairs(np.zeros(0, dtype=np.int64), kept, np.zeros(0, dtype=bool))
+    return ValuePairs(np.zeros(0, dtype=np.int64), kept, np.zeros(0, dtype=bool))
 
 
 def _round(
@@ -97,7 +97,7 @@ def _round(
         yield some, np.packbits(keys <= largest, axis=1), size == count
 
 
-def _different(pairs: Pairs, rows: Rows) -> Pairs:
+def _different(pairs: ValuePairs, rows: Rows) -> ValuePairs:
     """Without those that stand earlier, as S or as its complement."""
     keys = np.empty(len(pairs), dtype=np.uint64)
     for start in range(0, len(pairs), 65_536):
@@ -106,4 +106,4 @@ def _different(pairs: Pairs, rows: Rows) -> Pairs:
         keys[part] = mix(rows.words[pairs.row[part]]) ^ words.min(axis=1)
     _, first = np.unique(keys, return_index=True)
     first.sort()
-    return Pairs(pairs.row[first], pairs.kept[first], pairs.single[first])
+    return ValuePairs(pairs.row[first], pairs.kept[first], pairs.single[first])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cortx.explainer.pairs import Pairs
+from cortx.explainer.pairs import ValuePairs
 from cortx.games import Game, Rows
 from cortx.games.value_store import ValueStore
 from cortx.progress import progress_bar
@@ -64,7 +64,7 @@ class Taught:
 def teach(
     game: Game,
     rows: Rows,
-    pairs: Pairs,
+    pairs: ValuePairs,
     store: ValueStore,
     features: TableFeatures,
     config: StudentConfig,
@@ -101,7 +101,7 @@ class _Lesson:
         self,
         game: Game,
         rows: Rows,
-        pairs: Pairs,
+        pairs: ValuePairs,
         store: ValueStore,
         features: TableFeatures,
         config: StudentConfig,
