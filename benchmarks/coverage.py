@@ -20,17 +20,24 @@ import torch
 
 import cortx
 from benchmarks.records import over_seeds, write
-from cortx.explainer.calibration import calibrate
+from cortx.explainer.calibration import Calibration, calibrate, calibrate_seen
+from cortx.explainer.control import control_labels
+from cortx.explainer.fit import seen_residuals
+from cortx.explainer.noise import Seen
+from cortx.explainer.refine import Predicted, Refinable
+from cortx.explanation import take_rows
 from cortx.paper.census import data_folder
+from cortx.seeding import stream_seed
 
 SPLITS, CONFIDENCE, CALIBRATION = 100, 0.9, 200
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Rows that no fit has seen, labelled precisely: what the explainer says, and how far off it is.
+    """Rows that no fit has seen: what the explainer says, how far off it is, and labels of the first of them.
 
-    residual, errors, typical: (rows, players, outputs); typical_row: (rows, outputs); active: (rows, players).
+    typical: (rows, players, outputs); typical_row: (rows, outputs); active: (rows, players). Those that calibrate are
+    drawn from the first rows, which are labelled: residual, errors, known and seen are theirs.
     """
 
     residual: np.ndarray
@@ -41,9 +48,23 @@ class Pool:
     truth: np.ndarray
     """What coverage is judged by: the labels' values, or more precise ones."""
     predicted: np.ndarray
+    known: np.ndarray | None = None
+    """Where labels are noisy by a known variance: the part of the residuals without noise, and `seen` the rest."""
+    seen: Seen | None = None
 
     def __len__(self) -> int:
-        return len(self.residual)
+        return len(self.truth)
+
+    def calibrated(self, rows: np.ndarray, *, weighted: bool = True) -> Calibration:
+        """What the library makes of the labels of these rows."""
+        typical, typical_row = self.typical[rows], self.typical_row[rows]
+        if not weighted:
+            typical, typical_row = np.ones_like(typical), np.ones_like(typical_row)
+        if self.seen is None or self.known is None:
+            active = self.active[rows]
+            return calibrate(self.residual[rows], self.errors[rows], typical, typical_row, active, evaluations=0)
+        seen = Seen(*(part[rows] for part in (self.seen.values, self.seen.variance, self.seen.sizes, self.seen.open)))
+        return calibrate_seen(self.known[rows], seen, typical, typical_row, evaluations=0, seed=0)
 
 
 def pool_of(explainer: cortx.CoRTX, labels: cortx.Explanation, truth: np.ndarray | None = None) -> Pool:
@@ -65,24 +86,60 @@ def pool_of(explainer: cortx.CoRTX, labels: cortx.Explanation, truth: np.ndarray
     )
 
 
+def pool_by_student(explainer: cortx.CoRTX, rows: Any, truth: np.ndarray, labelled: int, values: int) -> Pool:
+    """The first rows have labels as those that calibrate a fit have: `values` values v(S), corrected by its student.
+
+    `truth`, (rows, players, outputs), judges all rows.
+    """
+    game, fitted = explainer.game, explainer.fitted
+    assert game is not None
+    assert fitted.student is not None
+    table = explainer._read(rows)
+    outputs, empty = game.outputs_of(game.rows(rows).table), explainer._empty(table)[0]
+    answer = explainer._answer(table, outputs, empty, errors=True)
+    some = take_rows(rows, np.arange(labelled))
+    labels = control_labels(game, some, fitted.student, values, stream_seed(fitted.seed, "drawn again"))
+    assert labels.errors is not None
+    first = Predicted(*(None if part is None else part[:labelled] for part in (
+        answer.values, None, answer.typical, answer.typical_row, answer.active)))  # fmt: skip
+    known, seen = None, None
+    if labels.variance is not None and (labels.variance > 0).any():
+        judged = Refinable(game, game.rows(some), outputs[:labelled], empty[:labelled], first, 0, fitted.student)
+        known, seen = seen_residuals(judged, labels.values, labels.variance)
+    return Pool(
+        residual=labels.values - first.values,
+        errors=labels.errors,
+        typical=answer.typical,
+        typical_row=answer.typical_row,
+        active=answer.active,
+        truth=truth.reshape(answer.values.shape),
+        predicted=answer.values,
+        known=known,
+        seen=seen,
+    )
+
+
 def study(pool: Pool, n_calibration: int = CALIBRATION, splits: int = SPLITS) -> dict[str, float]:
-    """Coverage and width over random splits into calibration and fresh rows, with the library's own calibration."""
+    """Coverage and width over random splits into calibration and fresh rows, with the library's own calibration.
+
+    Fresh are all rows but those that calibrate. Bounds that are not weighted by what the network says of its errors are
+    compared where labels have no noise of known variance.
+    """
     generator = np.random.default_rng(0)
     error = np.sqrt(np.square(pool.truth - pool.predicted).sum(axis=1))  # (rows, outputs)
     worst = np.abs(pool.truth - pool.predicted)
-    even = np.ones_like(pool.typical), np.ones_like(pool.typical_row)
+    kinds = {"": True} if pool.seen is not None else {"": True, "unweighted ": False}
     results = []
     for _ in range(splits):
-        order = generator.permutation(len(pool))
-        old, fresh = order[:n_calibration], order[n_calibration:]
+        order = generator.permutation(len(pool.residual))
+        old, fresh = order[:n_calibration], np.concatenate([order[n_calibration:], np.arange(len(order), len(pool))])
         hardest = pool.typical_row[fresh] >= np.quantile(pool.typical_row[fresh], 0.9, axis=0)
         found: dict[str, Any] = {}
-        for name, (typical, typical_row) in (("", (pool.typical, pool.typical_row)), ("unweighted ", even)):
-            made = calibrate(
-                pool.residual[old], pool.errors[old], typical[old], typical_row[old], pool.active[old], evaluations=0
-            )
-            rows, bands = made.factors(CONFIDENCE)
-            bound, reach = typical_row[fresh] * rows, typical[fresh] * bands
+        for name, weighted in kinds.items():
+            rows, bands = pool.calibrated(old, weighted=weighted).factors(CONFIDENCE)
+            typical, typical_row = (pool.typical, pool.typical_row) if weighted else (1.0, 1.0)
+            bound = np.broadcast_to(typical_row * rows, error.shape)[fresh]
+            reach = np.broadcast_to(typical * bands, worst.shape)[fresh]
             covered = error[fresh] <= bound
             inside = ((worst[fresh] <= reach) | ~pool.active[fresh, :, None]).all(axis=1)
             found[f"{name}coverage, rows"] = covered.mean()
@@ -94,8 +151,9 @@ def study(pool: Pool, n_calibration: int = CALIBRATION, splits: int = SPLITS) ->
                 pool.active[fresh, :, None], reach.shape)])  # fmt: skip
         results.append(found)
     means = {name: float(np.mean([result[name] for result in results])) for name in results[0]}
-    for name in ("median bound, rows", "median half-width, bands"):
-        means[f"{name}, over the unweighted"] = means[name] / means[f"unweighted {name}"]
+    if len(kinds) > 1:
+        for name in ("median bound, rows", "median half-width, bands"):
+            means[f"{name}, over the unweighted"] = means[name] / means[f"unweighted {name}"]
     return means
 
 

@@ -79,17 +79,28 @@ class Committee:
         return total
 
 
+def product_values(present: Array, absent: Array, weights: Array) -> Array:
+    """Shapley values of a weighted sum of product games, (players,).
+
+    present, absent: (terms, players), each term's factor with and without a player, none of them near zero; weights:
+    (terms,).
+    """
+    nodes, shares = np.polynomial.legendre.leggauss((present.shape[1] + 1) // 2)
+    values = np.zeros(present.shape[1])
+    for node, share in zip((nodes + 1) / 2, shares / 2, strict=True):
+        between = absent + node * (present - absent)
+        # Kernels of a moderate width are far from zero, so a product may be divided by one of its factors.
+        others = between.prod(axis=1)[:, None] / between
+        values += share * (weights[:, None] * (present - absent) * others).sum(axis=0)
+    return values
+
+
 def exact_values(model: Committee, row: Array, reference: Array) -> Array:
     """The Shapley values of one row, (columns,), by the integral over the product game of each centre."""
-    nodes, shares = np.polynomial.legendre.leggauss(COLUMNS // 2)
     values = np.zeros(COLUMNS)
     for centres, weights in zip(model.centres, model.weights, strict=True):
         present, absent = (np.exp(-GAMMA * np.abs(centres - at)) for at in (row, reference))  # (rows, columns)
-        for node, share in zip((nodes + 1) / 2, shares / 2, strict=True):
-            between = absent + node * (present - absent)
-            # Kernels of a moderate width are far from zero, so a product may be divided by one of its factors.
-            others = between.prod(axis=1)[:, None] / between
-            values += share * (weights[:, None] * (present - absent) * others).sum(axis=0)
+        values += product_values(present, absent, weights)
     return values / len(model.centres)
 
 

@@ -347,7 +347,7 @@ def calibrate_network(
     # Labels without standard errors have too few draws to know their variance.
     variance = labels.variance if labels.weights is None and np.isfinite(errors).all() else None
     if variance is not None and (variance > 0).any():
-        known, seen = _seen(some, labels.values, variance)
+        known, seen = seen_residuals(some, labels.values, variance)
         found = calibrate_seen(known, seen, *sizes, labels.evaluations, seed)
     else:
         variance = None
@@ -365,7 +365,7 @@ def calibrate_network(
     return replace(found, rounds=rounds)
 
 
-def _seen(some: Refinable, labels: Array, variance: Array) -> tuple[Array, Seen]:
+def seen_residuals(some: Refinable, labels: Array, variance: Array) -> tuple[Array, Seen]:
     """The residuals of the network's answers: their part that is known, and the rest with the labels' noise on it.
 
     How far the network is from a student is known for nothing, so that only what the student misses is seen through

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -96,11 +96,14 @@ class Problem:
             return (Ask("exact", 2**self.game.n_players),)
         pilot = Ask("permutation", PILOT)
         rows, some = self.game.rows(self.x_test), np.arange(min(PILOT_ROWS, len(self.x_test)))
-        found = self._store("test").labels(
-            self.game, rows, some, pilot, views=0, seed=0, show=False, title="labels of a pilot"
+        store = self._store("test")
+        # Two pilots, for standard errors of few draws are made large enough for bounds, several times too large here.
+        one, two = (
+            store.labels(self.game, rows, some, ask, views=0, seed=0, show=False, title="labels of a pilot").values
+            for ask in (pilot, replace(pilot, round=2))
         )
         # Errors fall with the root of the cost; a little more than that, since these are estimates from few rows.
-        total = 1.1 * PILOT * (relative_error(found) / RELATIVE_ERROR) ** 2
+        total = 1.1 * PILOT * (relative_noise(one, two) / RELATIVE_ERROR) ** 2
         return pilot, Ask("permutation", max(PILOT, int(total) - PILOT), round=1)
 
     @cached_property
@@ -124,6 +127,12 @@ def closeness(shown: Explanation | Array, truth: Array) -> dict[str, float]:
         "squared_l2": float(squared_l2(shown, truth).mean()),
         "rank_accuracy": float(rank_accuracy(shown, truth).mean()),
     }
+
+
+def relative_noise(one: Array, two: Array) -> float:
+    """The mean over rows of |error| / |values|, from two independent labels of each row, (rows, players, outputs)."""
+    size = np.linalg.norm((one + two) / 2, axis=1)
+    return float((np.linalg.norm(one - two, axis=1) / np.sqrt(2) / np.maximum(size, 1e-12)).mean())
 
 
 def relative_error(labels: Labels) -> float:
