@@ -1,18 +1,22 @@
-"""Do the bounds of refined rows hold, whenever refinement stops? Random splits of rows that no fit has seen.
+"""Do the bounds of refined rows hold, whenever refinement stops? And what is a student worth in it?
 
-    CORTX_DATA=... python -m benchmarks.refined [--seeds 0 1 2]
+    CORTX_DATA=... python -m benchmarks.refined                                        # all runs here, one by one
+    CORTX_DATA=... python -m benchmarks.refined run --problem tanh --seed 0 --out FOLDER
+    python -m benchmarks.refined jobs
+    python -m benchmarks.refined collect FOLDER
 
 A tanh network, boosted trees and the published Census target, with exact labels. For each of 100 random splits the
-calibration rows give one factor for all rounds together; of the other rows, the share is counted whose errors stay
-within their bounds in every round at once, and where a tolerance makes each row stop. Where the explainer has a
-student, rows refined with and without it are compared.
+calibration rows give factors that hold for the answer and all rounds together; of the other rows, the share is counted
+whose errors stay within their bounds in every round at once, and where a tolerance makes each row stop. Where the
+explainer has a student, rows refined with and without it are compared, and the mean over 1,000 repeats of the unbiased
+mode is compared with exact values. One run is one fit in a process of its own, on one thread, and leaves one JSON file.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -23,15 +27,21 @@ import torch
 
 import cortx
 from benchmarks.budgets import game_of
+from benchmarks.census import CACHE
 from benchmarks.coverage import CALIBRATION, CONFIDENCE, SPLITS, hours
-from benchmarks.records import RESULTS, over_seeds, write
-from cortx.explainer.calibration import Calibration
+from benchmarks.records import RESULTS, hardware, over_seeds, versions, write
+from cortx.explainer.calibration import Calibration, RoundScores
 from cortx.explainer.refine import LONGEST_ROUND, Refinable, round_sizes, row_deviation
+from cortx.paper.records import write_json
+from cortx.training.recipe import Recipe, get_recipe
 
 EVALUATIONS = 65
 """Of a row, its own output included, where a student is compared with none."""
 TOLERANCES = (0.5, 0.25, 0.1)
 """Of the median bound without refinement."""
+REPEATS, REPEATED_ROWS = 1_000, 8
+"""Of the unbiased mode."""
+SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,31 @@ def student_scores(explainer: cortx.CoRTX, labels: cortx.Explanation) -> dict[st
     return scores
 
 
+def unbiased_scores(explainer: cortx.CoRTX, labels: cortx.Explanation, repeats: int) -> dict[str, float]:
+    """How far the mean over repeats of the unbiased mode is from exact values, in standard errors of that mean.
+
+    Without bias the root mean square is near 1, and of some hundred values the largest is seldom above 4.
+    """
+    game, student = explainer.game, explainer.fitted.student
+    if game is None or student is None or repeats < 2:
+        return {}
+    some = take(labels.data, np.arange(REPEATED_ROWS))
+    drawn = np.stack([
+        cortx.shapley(
+            game, some, "amortized", row_budget=EVALUATIONS, explainer=explainer, unbiased=True, student=student,
+            views=0, seed=seed, progress=False,
+        ).values
+        for seed in range(repeats)
+    ])  # fmt: skip
+    spread = drawn.std(axis=0, ddof=1) / np.sqrt(repeats)
+    away = (drawn.mean(axis=0) - labels.values[:REPEATED_ROWS])[spread > 0] / spread[spread > 0]
+    name = f"unbiased mode, mean of {repeats:,} repeats: difference to exact values in standard errors"
+    return {
+        f"{name}, root mean square": float(np.sqrt(np.square(away).mean())),
+        f"{name}, largest": float(np.abs(away).max()),
+    }
+
+
 def study(rounds: Rounds, n_calibration: int = CALIBRATION, splits: int = SPLITS) -> dict[str, float]:
     generator = np.random.default_rng(0)
     row = np.where(rounds.row > 0, rounds.away / np.where(rounds.row > 0, rounds.row, 1.0), 0.0)
@@ -107,17 +142,25 @@ def study(rounds: Rounds, n_calibration: int = CALIBRATION, splits: int = SPLITS
     for _ in range(splits):
         order = generator.permutation(row.shape[1])
         old, fresh = order[:n_calibration], order[n_calibration:]
-        joint = [scores[:, old].max(axis=0)[:, None] for scores in (row, rounds.band)]
-        made = Calibration(*joint, noise_risk=0.0, mean_l2=np.zeros(1), evaluations=0)
-        row_factor, band_factor = (float(factor[0]) for factor in made.factors(CONFIDENCE))
+        rows, bands = (scores[:, old, None] for scores in (row, rounds.band))  # (rounds, calibration rows, 1)
+        tried = RoundScores(rows[1:].max(axis=0), bands[1:].max(axis=0), LONGEST_ROUND)
+        made = Calibration(rows[0], bands[0], noise_risk=0.0, mean_l2=np.zeros(1), evaluations=0, rounds=tried)
+        of_answer, of_rounds = made.factors(CONFIDENCE, refined=True), made.round_factors(CONFIDENCE)
+        row_factor, band_factor = (
+            np.concatenate([answer, np.repeat(refined, len(row) - 1)])[:, None]
+            for answer, refined in zip(of_answer, of_rounds, strict=True)
+        )  # (rounds, 1)
         held, inside = row[:, fresh] <= row_factor, rounds.band[:, fresh] <= band_factor
         found = {
             "all rounds jointly, rows": held.all(axis=0).mean(),
             "all rounds jointly, bands": inside.all(axis=0).mean(),
-            "factor of rows": row_factor,
-            "factor of bands": band_factor,
+            "factor of rows": row_factor[0, 0],
+            "factor of bands": band_factor[0, 0],
+            "factor of rows, refined": row_factor[1, 0],
+            "factor of bands, refined": band_factor[1, 0],
         }
         bound = rounds.row[:, fresh] * row_factor  # (rounds, rows): zero where exact
+        found["largest error over its bound, any round"] = (row[:, fresh] / row_factor).max()
         for share in TOLERANCES:
             tolerance = share * np.median(bound[0])
             stop = (bound <= tolerance).argmax(axis=0)  # the first round that meets it, or where the row is exact
@@ -126,9 +169,7 @@ def study(rounds: Rounds, n_calibration: int = CALIBRATION, splits: int = SPLITS
             found[f"{name}, rows"] = held[at].mean()
             found[f"{name}, bands"] = inside[at].mean()
         results.append(found)
-    means = {name: float(np.mean([result[name] for result in results])) for name in results[0]}
-    means["largest error over its bound, any round"] = float(row.max() / means["factor of rows"])
-    return means
+    return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 
 
 # Games -----------------------------------------------------------------------------------------------------------
@@ -154,11 +195,25 @@ def census_mean() -> tuple[cortx.Game, Any]:
     return game, data.x_train
 
 
-DATA: dict[str, tuple[Callable[[], tuple[cortx.Game, Any]], int]] = {
-    "tanh network (11 features)": (tanh_network, 400_000),
-    "boosted trees (hours per week, 10 features)": (hours, 400_000),
-    "Census target (13 features)": (census, 700_000),
-    "Census target, linear output, mean reference (13 features)": (census_mean, 65_000),
+@dataclass(frozen=True)
+class Case:
+    """A game, and how it is fitted."""
+
+    name: str
+    make: Callable[[], tuple[cortx.Game, Any]]
+    budget: int
+    recipe: str = "quick"
+    repeats: int = 0
+    """Of the unbiased mode."""
+
+
+MEAN = "Census target, linear output, mean reference (13 features)"
+PROBLEMS = {
+    "tanh": Case("tanh network (11 features)", tanh_network, 400_000),
+    "hours": Case("boosted trees (hours per week, 10 features)", hours, 400_000),
+    "census-zero": Case("Census target (13 features)", census, 700_000),
+    "census-mean-65000": Case(MEAN, census_mean, 65_000, "default", REPEATS),
+    "census-mean-660000": Case(MEAN, census_mean, 660_000, "default"),
 }
 
 
@@ -166,19 +221,22 @@ def take(rows: Any, index: np.ndarray) -> Any:
     return rows[index] if isinstance(rows, np.ndarray) else rows.iloc[index].reset_index(drop=True)
 
 
-def one(job: tuple[str, int, int]) -> tuple[dict[str, float], int, float]:
-    """Scores of one game and seed, the evaluations and the seconds of its fit."""
-    name, seed, size = job
+def run(problem: str, seed: int, folder: Path, *, pool: int = 1_000, tiny: bool = False) -> None:
+    """One fit, its scores, and the part that keeps them."""
     torch.set_num_threads(1)
-    make, budget = DATA[name]
-    game, rows = make()
+    case = PROBLEMS[problem]
+    recipe, budget, repeats = get_recipe(case.recipe), case.budget, case.repeats  # type: ignore[arg-type]
+    game, rows = case.make()
     order = np.random.default_rng(seed).permutation(len(rows))
-    held, training = take(rows, order[:size]), take(rows, order[size:])
+    if tiny:
+        recipe, budget, repeats, pool, order = _shortened(recipe), 20_000, min(repeats, 20), 300, order[:2_000]
+    held, training = take(rows, order[:pool]), take(rows, order[pool:])
     started = perf_counter()
-    explainer = cortx.CoRTX("quick", seed=seed, unseen="ignore").fit(game, training, budget=budget, progress=False)
+    explainer = cortx.CoRTX(recipe, seed=seed, unseen="ignore").fit(game, training, budget=budget, progress=False)
     seconds = perf_counter() - started
     labels = cortx.shapley(game, held, "exact", views=0, progress=False)
-    scores = {**study(rounds_of(explainer, labels)), **student_scores(explainer, labels)}
+    scores = study(rounds_of(explainer, labels), min(CALIBRATION, pool // 2))
+    scores |= student_scores(explainer, labels) | unbiased_scores(explainer, labels, repeats)
     # And with the calibration of the fit itself, through `explain`.
     plain = explainer.explain(held, confidence=CONFIDENCE)
     tolerance = float(np.median(plain.error_bound)) / 4
@@ -188,30 +246,65 @@ def one(job: tuple[str, int, int]) -> tuple[dict[str, float], int, float]:
         (error <= shown.error_bound + 1e-12).mean()
     )
     scores["explain with a tolerance: evaluations per row"] = shown.evaluations / len(held)
-    print(f"{name}, seed {seed}: {scores}", flush=True)
-    return scores, explainer.costs_["total_evaluations"], seconds
+    evaluations = explainer.costs_["total_evaluations"]
+    part = {
+        "problem": problem, "seed": seed, "pool": pool, "scores": scores, "evaluations": evaluations,
+        "seconds": seconds, "hardware": hardware(), "versions": versions(),
+    }  # fmt: skip
+    write_json(folder / "parts" / f"{problem}-{seed}.json", part)
+    print(f"{problem}, seed {seed}: {evaluations:,} evaluations, {seconds:.0f} s, {scores}", flush=True)
+
+
+def _shortened(recipe: Recipe) -> Recipe:
+    from benchmarks.taught import shortened
+
+    return shortened(recipe)
+
+
+def collect(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records of all parts: means over seeds."""
+    records = []
+    for problem, case in PROBLEMS.items():
+        found = sorted((part for part in parts if part["problem"] == problem), key=lambda part: part["seed"])
+        if not found:
+            continue
+        scores = [part["scores"] for part in found]
+        records += over_seeds(
+            "refined", f"{case.name}, {CONFIDENCE:.0%}, {SPLITS} splits", f"cortx {case.recipe}", scores,
+            seeds=[part["seed"] for part in found],
+            evaluations=float(np.mean([part["evaluations"] for part in found])),
+            seconds=float(np.mean([part["seconds"] for part in found])),
+            budget=case.budget, calibration_rows=CALIBRATION, fresh_rows=found[0]["pool"] - CALIBRATION,
+            hardware=found[0]["hardware"], versions=found[0]["versions"],
+        )  # fmt: skip
+    return records
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--pool", type=int, default=1_000)
-    parser.add_argument("--only", nargs="*", default=list(DATA))
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    jobs = [(name, seed, arguments.pool) for name in arguments.only for seed in arguments.seeds]
-    with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
-        done = dict(zip(jobs, pool.map(one, jobs, chunksize=1), strict=True))
-    records = []
-    for name in arguments.only:
-        found, evaluations, seconds = zip(*(done[name, seed, arguments.pool] for seed in arguments.seeds), strict=True)
-        records += over_seeds(
-            "refined", f"{name}, {CONFIDENCE:.0%}, {SPLITS} splits", "cortx quick", found, seeds=arguments.seeds,
-            evaluations=float(np.mean(evaluations)), seconds=float(np.mean(seconds)),
-            calibration_rows=CALIBRATION, fresh_rows=arguments.pool - CALIBRATION,
-        )  # fmt: skip
-    write("refined", records, arguments.out)
+    commands = parser.add_subparsers(dest="command")
+    command = commands.add_parser("run", help="one fit")
+    command.add_argument("--problem", choices=PROBLEMS, required=True)
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--out", type=Path, required=True, help="the folder of parts")
+    command.add_argument("--tiny", action="store_true", help="few rows, next to no training")
+    commands.add_parser("jobs", help="print the arguments of all runs")
+    command = commands.add_parser("collect", help="make the records of all parts")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    jobs = [(problem, seed) for problem in reversed(PROBLEMS) for seed in SEEDS]
+    if given.command == "run":
+        run(given.problem, given.seed, given.out, tiny=given.tiny)
+    elif given.command == "jobs":
+        print("\n".join(f"--problem {problem} --seed {seed}" for problem, seed in jobs))
+    else:
+        folder = CACHE / "refined" if given.command is None else given.folder
+        if given.command is None:
+            for job in jobs:
+                run(*job, folder)
+        parts = [json.loads(path.read_text()) for path in sorted((folder / "parts").glob("*.json"))]
+        write("refined", collect(parts), RESULTS if given.command is None else given.out)
 
 
 if __name__ == "__main__":
