@@ -31,6 +31,7 @@ from cortx.training.encoders import at_most
 from cortx.training.features import TableFeatures
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
+from cortx.training.path_gradients import PathGradients
 from cortx.training.recipe import Recipe, get_recipe
 from cortx.version import __version__
 
@@ -268,8 +269,7 @@ def _student(manifest: dict[str, Any], tensors: dict[str, torch.Tensor], spec: G
     facts = manifest.get("student")  # explainers without one, and all of earlier versions, have none
     if facts is None:
         return None
-    own = {name[len(STUDENT) :]: tensor for name, tensor in tensors.items() if name.startswith(STUDENT)}
-    return STUDENTS[facts["kind"]].from_tensors(own, facts, spec)
+    return STUDENTS[facts["kind"]].from_tensors(_begins(tensors, STUDENT), facts, spec)
 
 
 def _version(name: str) -> str:
@@ -309,24 +309,27 @@ def _network(
             of_images, spec.players, len(spec.base_values), encoder=recipe.encoder, head=recipe.head, seed=seed
         )
         return _loaded(made, tensors)
-    start = "network.features."
-    state = {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
-    features = TableFeatures(state)
+    path = _begins(tensors, "network.path.")  # explainers without a student have none
     network = ExplainerNetwork(
-        features,
+        TableFeatures(_begins(tensors, "network.features.")),
         tensors["game.column_player"],
         len(spec.base_values),
         encoder=recipe.encoder,
         head=recipe.head,
         heads=tuple(manifest["settings"]["heads"]),
         seed=seed,
+        path=PathGradients.from_tensors(path) if path else None,
     )
     return _loaded(network, tensors)
 
 
+def _begins(tensors: dict[str, torch.Tensor], start: str) -> dict[str, torch.Tensor]:
+    """The tensors whose names begin so, by what follows."""
+    return {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
 def _loaded(network: ExplainerNetwork, tensors: dict[str, torch.Tensor]) -> ExplainerNetwork:
-    start = "network."
-    network.load_state_dict({name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)})
+    network.load_state_dict(_begins(tensors, "network."))
     return network.eval().requires_grad_(False)
 
 

@@ -22,6 +22,7 @@ from cortx.metrics import l2_distance
 from cortx.seeding import torch_generator
 from cortx.tables import Schema, Table
 from cortx.threads import work
+from cortx.training.axioms import efficiency
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.difficulty import fit_difficulty
 from cortx.training.features import fit_features
@@ -30,6 +31,7 @@ from cortx.training.heads.head import scale_of
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
 from cortx.training.parallel import ALONE, Processes
+from cortx.training.path_gradients import PathGradients
 from cortx.training.pretrain import Feed, TableFeed, pretrain
 from cortx.training.recipe import Recipe
 from cortx.training.resnet import settle
@@ -39,6 +41,10 @@ from cortx.training.surrogate import imitate, start_from
 
 Array = npt.NDArray[np.float64]
 NOISY_DECAY = 1.0
+GUESSED_ROWS = 4_096
+"""Rows that say how much the student's gradients miss."""
+LEAST_MISSED = 1e-3
+"""A first guess is not trusted further than to this share of the labels' scale."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +73,13 @@ def learn(
 ) -> Learned:
     """Pre-trains the encoder, trains the heads, and learns where the network errs.
 
-    Encoder and heads start from those of `start`, where it is given.
+    Encoder and heads start from those of `start`, where it is given and its heads read the same.
     """
     network, schema = _network(game, material, recipe, heads, seed)
     if start is not None:
         network.encoder.load_state_dict(start.encoder.state_dict())
-        network.heads.load_state_dict(start.heads.state_dict())
+        if (start.path is None) == (network.path is None):
+            network.heads.load_state_dict(start.heads.state_dict())
     settle(network, device)
     if isinstance(network, ImageNetwork) and material.stream is not None:
         return _learn_from_stream(network, game, material, recipe, schema, seed, checkpoint, show)
@@ -144,6 +151,8 @@ def _learn_from_student(
     network.total_scale.copy_(scale_of(taught.total))
     for name in heads:
         network.head(name).set_scales(taught.total, taught.labels)
+    if network.path is not None:
+        _scale_by_guesses(network, network.path, taught)
     # What judges is left out of the choice of the best moment: the student's labels of these rows choose it.
     choosing = replace(validation, labels=student.labels(validation.codes, seed)[0])
     costs["labels by the student"] = cost(0, perf_counter() - started, rows=len(taught))
@@ -170,6 +179,17 @@ def _learn_from_student(
     costs["finetuning"] = cost(0, perf_counter() - started, rows=len(taught), validation_rows=len(validation))
     network.eval().requires_grad_(False)
     return Learned(network, schema, validation, history, costs)
+
+
+@torch.no_grad()
+def _scale_by_guesses(network: ExplainerNetwork, path: PathGradients, taught: LabelSet) -> None:
+    """What the student's gradients say is measured by the labels' scale, and the head's scores by what they miss."""
+    head = network.attribution
+    path.unit.copy_(head.label_scale)
+    some = taught.part(slice(GUESSED_ROWS))
+    guess, _ = path(network.features(some.codes), some.active)
+    missed = scale_of(efficiency(guess, some.total, some.active) - some.labels, (0, 1))
+    head.label_scale.copy_(torch.maximum(missed, LEAST_MISSED * head.label_scale))
 
 
 def _learn_from_stream(
@@ -302,8 +322,12 @@ def _network(
     learnt_from = None
     if material.kept_aside is not None:
         learnt_from = np.delete(rows.table.matrix, material.kept_aside, axis=0)
+    path = None
     if material.taught is not None:
-        inputs = deepcopy(material.taught.student.network.features)  # each network moves alone
+        student = material.taught.student.network
+        inputs = deepcopy(student.features)  # each network moves alone
+        if student.config.path_points:
+            path = PathGradients.of(student, student.config.path_points)
     else:
         inputs = fit_features(np.concatenate(matrices), schema.columns, game.absent, recipe.features, learnt_from)
     network = ExplainerNetwork(
@@ -314,6 +338,7 @@ def _network(
         head=recipe.head,
         heads=heads,
         seed=seed,
+        path=path,
     )
     return network, schema
 

@@ -26,6 +26,7 @@ from cortx.training.features import TableFeatures
 from cortx.training.heads import Head
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
+from cortx.training.path_gradients import PathGradients
 from cortx.training.resnet import PIXEL_SCALE, STAGES, Block
 
 Array = npt.NDArray[Any]
@@ -132,12 +133,12 @@ def make_graph(
     outputs = graph.input("outputs", DOUBLE, "n", n_outputs)
     empty: str | Array = graph.input("empty", DOUBLE, "n", n_outputs) if base_values is None else base_values
     total = graph("Sub", outputs, empty)
+    own = _own_images(graph, network.features, rows) if base_values is None else None
+    active = (_active_parts if of_images else _active)(graph, network, rows, own)
     if of_images:
         hidden, scores = _image_answer(graph, network, rows, total)
     else:
-        hidden, scores = _table_answer(graph, network, rows, total, inside=inside)
-    own = _own_images(graph, network.features, rows) if base_values is None else None
-    active = (_active_parts if of_images else _active)(graph, network, rows, own)
+        hidden, scores = _table_answer(graph, network, rows, total, active, inside=inside)
     if not network.attribution.config.missing_is_zero:
         active = graph("Or", active, np.array(True))
     share = graph("Unsqueeze", graph("Cast", active, to=DOUBLE), np.array([2]))  # (n, players, 1)
@@ -220,33 +221,90 @@ def _array(tensor: Any) -> Array:
 # Tables -------------------------------------------------------------------------------------------------------
 
 
-def _table_answer(graph: Graph, network: ExplainerNetwork, rows: str, total: str, *, inside: bool) -> tuple[str, str]:
+def _table_answer(
+    graph: Graph, network: ExplainerNetwork, rows: str, total: str, active: str, *, inside: bool
+) -> tuple[str, str]:
+    """The last hidden layer and scores (n, players, outputs)."""
     *first, to_latent = network.encoder
     assert isinstance(to_latent, nn.Linear)
-    x = _layers(graph, nn.Sequential(*first), _features(graph, network.features, rows))
+    inputs = _features(graph, network.features, rows)
+    x = _layers(graph, nn.Sequential(*first), inputs)
     if inside and "ranking" in network.heads:
         players = network.n_players
         _, logits = _head(graph, network.head("ranking"), x, to_latent, total, players, players)
         graph.output("ranking_logits", logits, FLOAT, "n", players, players, network.n_outputs)
-    return _scored(graph, network, x, to_latent, total)
+    if network.path is None:
+        return _scored(graph, network, x, to_latent, total)
+    guess, seen = _path(graph, network.path, inputs, active)
+    hidden, scores = _scored(graph, network, x, to_latent, total, seen)
+    return hidden, graph("Add", guess, scores)
 
 
 def _scored(
-    graph: Graph, network: ExplainerNetwork, x: str, to_latent: nn.Linear | None, total: str
+    graph: Graph, network: ExplainerNetwork, x: str, to_latent: nn.Linear | None, total: str, seen: str | None = None
 ) -> tuple[str, str]:
     """The last hidden layer and scores (n, players, outputs), from what the latent explanation is made of."""
     head = network.attribution
-    hidden, logits = _head(graph, head, x, to_latent, total, network.n_players)
+    hidden, logits = _head(graph, head, x, to_latent, total, network.n_players, seen=seen)
     return hidden, graph("Mul", logits, _array(head.label_scale))
 
 
-def _head(graph: Graph, head: Head, x: str, to_latent: nn.Linear | None, total: str, *shape: int) -> tuple[str, str]:
-    """The last hidden layer and the logits of a head, (n, *shape, outputs)."""
+def _path(graph: Graph, path: PathGradients, inputs: str, active: str) -> tuple[str, str]:
+    """`PathGradients`: the first guess (n, players, outputs), and what the head sees of it."""
+    first, blocks, last = path.parts
+    own, presence = np.split(_array(first.weight), [len(path.base)], axis=1)
+    base, points = _array(path.base), _array(path.points)
+    away = graph("Sub", inputs, base)
+    whole = graph("MatMul", away, own.T)
+    if path.averaged:
+        present = graph("Cast", active, to=FLOAT)
+        away = graph("Mul", away, graph("MatMul", present, _array(path.members).T))
+        whole = graph("Add", graph("MatMul", away, own.T), graph("MatMul", present, presence.T))
+    # One block of rows for each point: (k, n, width).
+    hidden = graph("Add", graph("Mul", graph("Unsqueeze", whole, np.array([0])), points[:, None, None]),
+                   own @ base + _array(first.bias))  # fmt: skip
+    slopes = []
+    for block in blocks:
+        inner = _linear_alone(graph, block.first, hidden)
+        share = graph("Sigmoid", inner)
+        slopes.append(_silu_slope(graph, inner, share))
+        hidden = graph("Add", hidden, _linear_alone(graph, block.second, graph("Mul", inner, share)))
+    slope = graph("Unsqueeze", _silu_slope(graph, hidden, graph("Sigmoid", hidden)), np.array([0]))
+    gradient = graph("Mul", slope, _array(last.weight)[:, None, None, :])  # (outputs, k, n, width)
+    for block, of_block in zip(reversed(blocks), reversed(slopes), strict=True):
+        back = graph("Mul", graph("MatMul", gradient, _array(block.second.weight)), of_block)
+        gradient = graph("Add", gradient, graph("MatMul", back, _array(block.first.weight)))
+    added = graph("MatMul", graph("Mul", graph("MatMul", gradient, own), away), _array(path.members))
+    if path.averaged:
+        added = graph("Add", added, graph("Mul", graph("MatMul", gradient, presence), present))
+    added = graph("Mul", graph("Transpose", added, perm=[2, 1, 3, 0]), _array(path.scale))  # (n, k, players, outputs)
+    guess = graph("ReduceSum", graph("Mul", added, _array(path.weights)[:, None, None]), np.array([1]), keepdims=0)
+    flat = graph("Reshape", graph("Div", added, _array(path.unit)), np.array([-1, path.width]))
+    return guess, flat
+
+
+def _linear_alone(graph: Graph, layer: nn.Linear, x: str) -> str:
+    """A layer that keeps its float weights where others become int8: gradients need them."""
+    return graph("Add", graph("MatMul", x, _array(layer.weight).T), _array(layer.bias))
+
+
+def _silu_slope(graph: Graph, x: str, share: str) -> str:
+    """The derivative of SiLU at x, whose sigmoid is `share`."""
+    one = np.array(1, dtype=np.float32)
+    return graph("Mul", share, graph("Add", one, graph("Mul", x, graph("Sub", one, share))))
+
+
+def _head(
+    graph: Graph, head: Head, x: str, to_latent: nn.Linear | None, total: str, *shape: int, seen: str | None = None
+) -> tuple[str, str]:
+    """The last hidden layer and the logits of a head, (n, *shape, outputs); `seen` is read beside the latent."""
     *layers, last = head.layers
     if to_latent is not None and layers:
         layers[0] = _as_one(to_latent, layers[0])
     elif to_latent is not None:
         x = _layers(graph, to_latent, x)
+    if seen is not None:
+        x = graph("Concat", x, seen, axis=1)
     if head.config.sees_total:
         x = graph("Concat", x, _scaled_total(graph, head.total_scale, total), axis=1)
     hidden = _layers(graph, nn.Sequential(*layers), x)
@@ -258,7 +316,7 @@ def _as_one(to_latent: nn.Linear, first: nn.Module) -> nn.Linear:
     assert isinstance(first, nn.Linear)
     weights, latent = first.weight.double(), to_latent.out_features
     of_latent = weights[:, :latent]
-    weight = torch.cat([of_latent @ to_latent.weight.double(), weights[:, latent:]], dim=1)  # then that of the total
+    weight = torch.cat([of_latent @ to_latent.weight.double(), weights[:, latent:]], dim=1)  # then the rest
     both = nn.Linear(weight.shape[1], weight.shape[0], device="meta").to_empty(device="cpu").requires_grad_(False)
     both.weight.copy_(weight)
     both.bias.copy_(first.bias.double() + of_latent @ to_latent.bias.double())

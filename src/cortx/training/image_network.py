@@ -68,6 +68,7 @@ class ImageNetwork(ExplainerNetwork):
     ) -> None:
         nn.Module.__init__(self)
         self.features: Any = features
+        self.path = None
         self.register_buffer("player_of", torch.from_numpy(players.column_player))
         self.n_players, self.n_outputs = len(players), n_outputs
         trunk = ResNet18(

@@ -14,6 +14,7 @@ from cortx.training.features import TableFeatures, differs
 from cortx.training.heads import HEADS, Head
 from cortx.training.heads.attribution import AttributionHead
 from cortx.training.heads.ranking import RankingHead
+from cortx.training.path_gradients import PathGradients
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,14 @@ class Answer:
 
 
 class ExplainerNetwork(nn.Module):
-    """Rows, (rows, columns) float64 codes, to attributions in one forward pass."""
+    """Rows, (rows, columns) float64 codes, to attributions in one forward pass.
+
+    With `path`, values are what a student's gradients guess and what the attribution head adds, which sees them too.
+    """
 
     player_of: Tensor
     total_scale: Tensor
+    path: PathGradients | None
     small = True
     """Whether the launch of its kernels takes longer than they do."""
 
@@ -46,9 +51,10 @@ class ExplainerNetwork(nn.Module):
         head: HeadConfig,
         heads: tuple[str, ...],
         seed: int,
+        path: PathGradients | None = None,
     ) -> None:
         super().__init__()
-        self.features = features
+        self.features, self.path = features, path
         self.register_buffer("player_of", player_of)
         self.n_players = int(player_of.max()) + 1
         self.n_outputs = n_outputs
@@ -59,7 +65,8 @@ class ExplainerNetwork(nn.Module):
         self.heads = nn.ModuleDict()
         for name in heads:
             generator = torch_generator(seed, "head", name)
-            self.heads[name] = HEADS[name](encoder.latent, self.n_players, n_outputs, head, generator)
+            latent = encoder.latent + (path.width if path is not None and name == "attribution" else 0)
+            self.heads[name] = HEADS[name](latent, self.n_players, n_outputs, head, generator)
         self.difficulty = Difficulty(self.attribution.n_hidden, self.n_players, n_outputs)
         self.total_model = mlp([features.width, 128, 128, n_outputs], torch_generator(seed, "total"))
 
@@ -102,18 +109,33 @@ class ExplainerNetwork(nn.Module):
         assert isinstance(head, AttributionHead)
         return head
 
+    def _guessed(self, inputs: Tensor, latent: Tensor, active: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the attribution head reads, (rows, its latent), and what its scores are added to."""
+        if self.path is None:
+            return latent, None
+        guess, seen = self.path(inputs, active)
+        return torch.cat([latent, seen], dim=1), guess
+
     def for_loss(self, name: str, codes: Tensor, total: Tensor, active: Tensor) -> Tensor:
         """What the loss of a head compares with labels."""
-        return self.head(name).for_loss(self.latent(codes), total, active)
+        if name != "attribution":
+            return self.head(name).for_loss(self.latent(codes), total, active)
+        inputs = self.features(codes)
+        latent, guess = self._guessed(inputs, self.encoder(inputs), active)
+        head = self.attribution
+        return head.settle_for_loss(head.hidden(latent, total), total, active, guess)
 
     def hidden(self, codes: Tensor, total: Tensor) -> Tensor:
         """The last hidden layer behind the values, (rows, hidden)."""
-        return self.attribution.hidden(self.latent(codes), total)
+        answer: Answer = self(codes, total)
+        return answer.hidden
 
     def forward(self, codes: Tensor, total: Tensor) -> Answer:
-        latent, active = self.latent(codes), self.active(codes)
-        hidden = self.attribution.hidden(latent, total)
-        values = self.attribution.settle(hidden, total, active)
+        inputs, active = self.features(codes), self.active(codes)
+        latent = self.encoder(inputs)
+        read, guess = self._guessed(inputs, latent, active)
+        hidden = self.attribution.hidden(read, total)
+        values = self.attribution.settle(hidden, total, active, guess)
         if "ranking" not in self.heads:
             return Answer(values, None, hidden)
         return Answer(values, RankingHead.ranking(self.head("ranking")(latent, total, active)), hidden)

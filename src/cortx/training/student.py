@@ -56,6 +56,8 @@ class StudentConfig:
     """Rows that are labelled for the explainer, made-up ones included, at most."""
     label_asks: int = 12_000_000
     """Values v(S) of the student that all these labels may take; the rows of the table come first."""
+    path_points: int = 3
+    """Points at which the explainer asks the student for its gradients (`PathGradients`); 0: it does not."""
 
     def __post_init__(self) -> None:
         sizes = (
@@ -67,7 +69,8 @@ class StudentConfig:
             self.label_rows,
             self.label_asks,
         )
-        if min(sizes) < 1 or self.batch_size < 2 or self.learning_rate <= 0 or self.weight_decay < 0:
+        rest = min(self.learning_rate, self.weight_decay, self.path_points)
+        if min(sizes) < 1 or self.batch_size < 2 or self.learning_rate == 0 or rest < 0:
             raise InputError(
                 "a student needs positive sizes, steps and rates, and batches of two masked copies or more"
             )

@@ -25,14 +25,18 @@ class AttributionHead(Head):
         logits: Tensor = self.layers[-1](hidden)
         return logits.view(-1, self.n_players, self.n_outputs) * self.label_scale
 
+    def _raised(self, hidden: Tensor, guess: Tensor | None) -> Tensor:
+        scores = self.scores(hidden)
+        return scores if guess is None else guess + scores
+
     def sharers(self, active: Tensor) -> Tensor:
         """Who shares the gap: the active players, or everyone."""
         return active if self.config.missing_is_zero else torch.ones_like(active)
 
-    def settle(self, hidden: Tensor, total: Tensor, active: Tensor) -> Tensor:
-        """The scores with the axioms applied."""
+    def settle(self, hidden: Tensor, total: Tensor, active: Tensor, guess: Tensor | None = None) -> Tensor:
+        """The scores, added to a first guess where there is one, with the axioms applied."""
         sharers = self.sharers(active)
-        return efficiency(missingness(self.scores(hidden), sharers), total, sharers)
+        return efficiency(missingness(self._raised(hidden, guess), sharers), total, sharers)
 
     def forward(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
         return self.settle(self.hidden(latent, total), total, active)
@@ -40,9 +44,9 @@ class AttributionHead(Head):
     def for_loss(self, latent: Tensor, total: Tensor, active: Tensor) -> Tensor:
         return self.settle_for_loss(self.hidden(latent, total), total, active)
 
-    def settle_for_loss(self, hidden: Tensor, total: Tensor, active: Tensor) -> Tensor:
+    def settle_for_loss(self, hidden: Tensor, total: Tensor, active: Tensor, guess: Tensor | None = None) -> Tensor:
         """The scores that the loss sees: they add up, but nobody is forced to zero."""
-        scores = self.scores(hidden)
+        scores = self._raised(hidden, guess)
         return efficiency(scores, total, torch.ones_like(active)) if self.config.normalize_in_loss else scores
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
