@@ -8,7 +8,8 @@
 One run is one fit in a process of its own, on one thread, and leaves one small JSON file in FOLDER/parts. `truth` makes
 the true values of a problem's test rows once, and keeps them in FOLDER; a run makes them if they are not there. `jobs`
 prints the arguments of all runs, a line each: ``... jobs | xargs -P 16 -L 1 python -m benchmarks.taught run --out
-FOLDER``. `collect` makes benchmarks/results/taught.json of all parts. ``--tiny`` tries it all in seconds.
+FOLDER``. `collect` makes benchmarks/results/taught.json of all parts, and the tables of docs/results.md. ``--tiny``
+tries it all in seconds.
 
 Everything is scored on all test rows. True values are exact (Census, the boosted trees, the classes, the support vector
 machine), or sampled until their relative standard error is below 1%; they are nobody's cost. Coverage of the 90% bounds
@@ -37,8 +38,10 @@ import cortx
 from benchmarks import unseen
 from benchmarks.coverage import CONFIDENCE, SPLITS, hours, occupation, pool_by_student, pool_of, study
 from benchmarks.records import RESULTS, hardware, record, versions, write
+from benchmarks.taught_tables import render
 from cortx import metrics
 from cortx.explanation import take_rows
+from cortx.paper import tables
 from cortx.paper.grid import AUTHORS, LOG_ODDS, WORDS
 from cortx.paper.problems import make_problem, relative_error
 from cortx.paper.records import write_json
@@ -46,6 +49,7 @@ from cortx.rivals.fastshap import FastSHAP, StrongSettings
 from cortx.training.recipe import Recipe, get_recipe
 
 Array = npt.NDArray[np.float64]
+DOCS = Path(__file__).parents[1] / "docs"
 LABELLED = 1_200
 """Test rows from which those that calibrate are drawn."""
 HELD = 2_000
@@ -413,7 +417,10 @@ def main() -> None:
         print("\n".join(jobs(given.group, given.seeds)))
     elif given.command == "collect":
         parts = [json.loads(path.read_text()) for path in sorted((given.folder / "parts").glob("*.json"))]
-        write("taught", collect(parts), given.out)
+        records = collect(parts)
+        write("taught", records, given.out)
+        if given.out == RESULTS:
+            tables.update(DOCS / "results.md", "taught", render(records))
     else:
         place = Place(given.out, given.device, given.tiny)
         if given.command == "truth":

@@ -27,7 +27,7 @@ from cortx.explainer.labels import Labels
 from cortx.paper import run, study
 from cortx.paper.grid import AUTHORS, GRID, LOG_ODDS, METHODS, PEERS, SAMPLING, THEOREM_METRICS, THEOREMS, grid
 from cortx.paper.grid import missing_cells as missing
-from cortx.paper.problems import Part, Problem, make_problem, relative_error
+from cortx.paper.problems import Part, Problem, make_problem, relative_error, relative_noise
 from cortx.paper.records import write_json
 from cortx.paper.run import kept_results, points, records_of
 from cortx.paper.study import FULL, QUICK, TIMED, Context, Task, do, tasks
@@ -360,6 +360,14 @@ def test_relative_error_is_the_mean_of_ratios_of_norms() -> None:
         size = sum(values[row, j, 0] ** 2 for j in range(5)) ** 0.5
         total += error / size
     assert relative_error(labels) == pytest.approx(total / 7)
+
+
+def test_two_labels_of_each_row_tell_their_relative_noise() -> None:
+    generator = np.random.default_rng(0)
+    truth = generator.normal(size=(400, 30, 1))
+    one, two = (truth + 0.05 * generator.normal(size=truth.shape) for _ in range(2))
+    assert relative_noise(one, two) == pytest.approx(0.05, rel=0.05)
+    assert relative_noise(truth, truth) == 0
 
 
 def test_key_names_rows_weights_and_setting(tmp_path: Path) -> None:
