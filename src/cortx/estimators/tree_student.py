@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cortx.errors import InputError
-from cortx.estimators.tree import TreeValues
+from cortx.estimators.tree import TreeValues, masked_outputs
 from cortx.games import Game, Rows
 from cortx.games.forest import Array, BoolArray
 from cortx.games.game import table_of
@@ -15,9 +15,6 @@ from cortx.games.models import BoosterModel, EstimatorModel
 from cortx.games.trees import TreeGame, read_trees
 from cortx.seeding import numpy_generator
 from cortx.tables import Table
-
-NUMBERS = 2**20
-"""Numbers of masked rows that are held at a time, about."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,18 +69,8 @@ class TreeStudent:
     def values(self, rows: Rows, coalitions: BoolArray) -> Array:
         """The copy's v(S), (rows, k, outputs), for coalitions (rows, k, players) or (k, players)."""
         inputs = self.trees.encode(table_of(rows, "a TreeStudent"))
-        n, k = len(inputs), coalitions.shape[-2]
-        result = np.zeros((n, k, len(self.slope)))
-        step = max(1, NUMBERS // max(1, k * inputs.shape[1]))
-        for start in range(0, n, step):
-            part = slice(start, start + step)
-            present = (coalitions if coalitions.ndim == 2 else coalitions[part])[..., self.trees.column_player]
-            for absent in self.absent:
-                masked = np.where(present, inputs[part, None, :], absent)
-                result[part] += self.trees.forest.outputs(masked.reshape(-1, inputs.shape[1])).reshape(
-                    result[part].shape
-                )
-        return self.intercept + self.slope * (result / len(self.absent))
+        masked = masked_outputs(self.trees.forest, self.trees.column_player, inputs, coalitions, self.absent)
+        return self.intercept + self.slope * masked
 
     def shapley(self, rows: Rows) -> Array:
         """The copy's exact Shapley values, (rows, players, outputs)."""

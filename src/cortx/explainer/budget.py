@@ -19,17 +19,19 @@ from cortx.explainer.refine import longest_round, rounds_cost
 from cortx.explainer.store import N_CHECKED, Ask
 from cortx.games import Game, Rows
 from cortx.games.fingerprint import N_PROBES
+from cortx.games.trees import CHECKED
 from cortx.images import ImageSchema
 from cortx.seeding import numpy_generator
 from cortx.training.positives import count_values
 from cortx.training.recipe import Recipe
 from cortx.training.stream import SCOUTS
 from cortx.training.surrogate import own_resnet
+from cortx.training.tree_teacher import teachable
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
-Mode = Literal["student", "enumerate", "sample", "stream"]
+Mode = Literal["trees", "student", "enumerate", "sample", "stream"]
 
 TAUGHT_PER_ROW, TAUGHT_BUDGETS = 4, (50_000, 1_000_000)
 """The default budget with a student: so many evaluations for each row, within limits; a background multiplies it."""
@@ -71,7 +73,8 @@ class Plan:
 
     budget: int
     mode: Mode
-    """"student": values v(S) of many rows, from which a student learns the game; "enumerate": few rows, all coalitions,
+    """"trees": exact labels of all rows, from the leaves of the model's trees, for nothing; "student": values v(S) of
+    many rows, from which a student learns the game; "enumerate": few rows, all coalitions,
     free masked copies; "sample": many rows, noisy but unbiased labels; "stream" (images): such labels for all rows,
     fresh in every step of the training."""
     train: IntArray
@@ -108,12 +111,16 @@ class Plan:
     def __str__(self) -> str:
         """The plan in words."""
         checks = "choose the best moment" if self.mode in ("enumerate", "sample") else "see where it errs"
-        kind = f"labels of {self.precise.values:,} values" if self.mode == "student" else "precise labels"
+        kind, refined, compared = "precise labels", ", and refining them", ""
+        if self.mode == "student":
+            kind = f"labels of {self.precise.values:,} values"
+        elif self.mode == "trees":
+            kind, refined, compared = "exact labels", "", "comparing trees with the model, "
         parts = {
             **self._learned_words(),
             "validation": f"{kind} of {len(self.validation):,} rows to {checks}",
-            "calibration": f"{kind} of {len(self.calibration):,} rows for the bounds, and refining them",
-            "checks": "the base value, and outputs that recognise the model",
+            "calibration": f"{kind} of {len(self.calibration):,} rows for the bounds{refined}",
+            "checks": f"the base value, {compared}and outputs that recognise the model",
         }
         lines = [f"plan for {self.budget:,} model evaluations:"]
         lines += [f"  {self.expected[stage]:>12,}  {words}" for stage, words in parts.items()]
@@ -126,6 +133,8 @@ class Plan:
 
     def _learned_words(self) -> dict[str, str]:
         """What the explainer learns from, stage by stage."""
+        if self.mode == "trees":
+            return {"training": f"exact labels of {len(self.train):,} rows and made-up ones, from the model's trees"}
         if self.pairs is not None:
             n_rows = len(np.unique(self.pairs.row))
             return {"student": f"values of {n_rows:,} rows from which a student learns the game, to label all rows"}
@@ -138,6 +147,8 @@ class Plan:
         }
 
     def _why_left(self) -> str:
+        if self.mode == "trees":
+            return "not needed: trees tell their Shapley values for nothing"
         if self.pairs is not None:
             return "not needed: the student learns from all that helps it"
         labelled = len(self.train) + len(self.validation) + len(self.calibration)
@@ -176,7 +187,10 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
     if game.of_images:
         plan = planner.stream()
     else:
-        taught = planner.student() if recipe.student is not None else None
+        taught = None
+        if recipe.student is not None:
+            trees = teachable(game, rows)
+            taught = planner.student() if trees is None else planner.trees(0 if trees.checked else CHECKED)
         planner = replace(planner, recipe=replace(recipe, student=None))
         plan = taught or planner.enumerate() or planner.sample()
     return replace(plan, absent=game.absent_words)
@@ -230,6 +244,23 @@ class _Planner:
         """What is left beside checks; those of kept labels are always reserved, so that they change no plan."""
         values = self.copies * max(4, N_CHECKED // self.copies) if self.recipe.student is not None else 0
         return self.budget - self.checks - N_CHECKED - values
+
+    def trees(self, n_compared: int) -> Plan:
+        """Labels from the model's trees: all rows learn, but for as many as can judge; only checks are paid for."""
+        n_calibration, n_validation = self._judges(np.inf)
+        calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
+        validation, learners = learners[:n_validation], learners[n_validation:]
+        unlike = learners[self._unlike(learners, np.concatenate([validation, calibration]))]
+        learners = unlike if len(unlike) > 1 else learners
+        roles = (learners, validation, calibration, learners)
+        plan = self._plan("trees", roles, (), Ask("tree", 0), np.zeros(len(self.rows)), {"training": 0.0})
+        plan.expected["checks"] += n_compared
+        if plan.total > self.budget:
+            raise BudgetError(
+                f"budget={self.budget:,} is too small: comparing the trees with the model and recognising it later "
+                f"takes {plan.total:,} evaluations; give at least as many"
+            )
+        return plan
 
     def student(self) -> Plan | None:
         """Values of pairs of coalitions, evenly over all rows; some rows are kept aside to judge what is learned.
@@ -438,6 +469,8 @@ class _Planner:
 
     def _longest_round(self, costs: Array, calibration: IntArray) -> int:
         """Values v(S) of the longest round that the labels of calibration rows can judge."""
+        if not costs.any():  # nothing is left to refine by asking the model
+            return 0
         values = float(costs[calibration].mean()) / self.copies
         exact = bool((costs >= self.exact)[calibration].all())
         return longest_round(values, exact=exact, noise_known=self.recipe.student is not None)

@@ -171,6 +171,9 @@ class CoRTX:
             and what was paid for stays. A fit ends sooner only where more values would not help. By default 4 for each
             row, between 50,000 and a million (recipes without a student: 100, between 500,000 and 5 million). All
             values are kept: fitting again with a larger budget goes on, and what it uses again counts as spent.
+            A model of trees whose exact values are free (``shapley(method="tree")``) teaches by these, and only checks
+            are paid for. It needs no learning (`cortx.TreeExplainer`); a network may still be wanted for ONNX, for
+            tiny latency, or in place of a huge forest.
             Images: by default 1,000 for each, up to 50 million; all of it is spent, on fresh labels in every step.
         labels:
             Instead of a budget: an `Explanation` (it carries its rows), a folder that `cortx.distributed.label` wrote,
@@ -211,7 +214,8 @@ class CoRTX:
         if trees_of(game):
             logger.warning(
                 "this model needs no learned explainer: cortx.shapley(game, X, method='tree') gives its exact values "
-                "at once, and cortx.TreeExplainer(game, X) saves and serves them"
+                "at once, and cortx.TreeExplainer(game, X) saves and serves them. What is fitted now is a network that "
+                "imitates them, for ONNX or tiny latency"
             )
         self._fit(game, X, labels, recipe, heads, budget, n_labels, kept_in, leave_out, progress)
         return self

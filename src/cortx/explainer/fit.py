@@ -17,6 +17,7 @@ import torch
 
 from cortx.errors import InputError
 from cortx.estimators.block import Control, Student
+from cortx.estimators.tree import tree_labels
 from cortx.explainer.budget import Plan, make_plan, total_budget
 from cortx.explainer.calibration import Calibration, RoundScores, calibrate, calibrate_seen
 from cortx.explainer.labels import Labels, given_labels, make_labels
@@ -42,6 +43,7 @@ from cortx.explanation import Explanation, take_rows
 from cortx.games import Game, GameSpec, Rows
 from cortx.games.fingerprint import probe_rows
 from cortx.games.ledger import Ledger
+from cortx.games.tree_readers import NotTrees
 from cortx.games.value_store import ValueStore
 from cortx.images import described, read_like
 from cortx.metrics import l2_distance, rank_accuracy
@@ -56,6 +58,7 @@ from cortx.training.parallel import ALONE, Processes
 from cortx.training.recipe import Recipe
 from cortx.training.row_stream import RowStream
 from cortx.training.student import NetworkStudent
+from cortx.training.tree_teacher import TreeTeacher, teachable, tree_teacher
 
 Array = npt.NDArray[np.float64]
 logger = logging.getLogger("cortx")
@@ -150,15 +153,17 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, paid: Calla
 
 def _fit_planned(game: Game, rows: Rows, request: Request, paid: Paid, ledger: Ledger) -> tuple[Fitted, Checkpoint]:
     """Spends a budget as planned; the ledger refuses what would pass it."""
+    spent = game.evaluations
     if game.knows_base_values:
         ledger.add(game.evaluations_per_value)  # paid for before, and used
-    plan = make_plan(game, rows, request.budget, request.recipe, request.seed, paid.check_cost(game, rows))
-    logger.info(str(plan))
-    ledger.planned = plan.total
-    spent = game.evaluations
+        spent -= game.evaluations_per_value
+    plan, trees = _planned(game, rows, request, paid, ledger)
     paid.check(game, rows)
-    checks = game.evaluations_per_value + game.evaluations - spent
+    checks = game.evaluations - spent
     curve: list[dict[str, float]] = []
+    if trees is not None:
+        material, checkpoint = _learn_trees(game, rows, plan, trees, request)
+        return _fitted(game, material, checkpoint, request, ledger, curve, checks), checkpoint
     planned = PlannedLabels(game, rows, plan, paid.labels, request.recipe, request.seed, request.show, ledger)
     if game.of_images:
         material, checkpoint = _stream(game, rows, plan, planned, request)
@@ -167,6 +172,46 @@ def _fit_planned(game: Game, rows: Rows, request: Request, paid: Paid, ledger: L
     else:
         material, checkpoint = _buy_labels(game, rows, plan, planned, request, curve)
     return _fitted(game, material, checkpoint, request, ledger, curve, checks), checkpoint
+
+
+def _planned(game: Game, rows: Rows, request: Request, paid: Paid, ledger: Ledger) -> tuple[Plan, TreeTeacher | None]:
+    """The plan of a fit; and the trees that teach, where the model agrees with them."""
+    while True:
+        plan = make_plan(game, rows, request.budget, request.recipe, request.seed, paid.check_cost(game, rows))
+        logger.info(str(plan))
+        ledger.planned = plan.total
+        if plan.mode != "trees":
+            return plan, None
+        try:
+            return plan, tree_teacher(game, rows)
+        except NotTrees as error:  # the game remembers it, so the next plan is one without trees
+            logger.warning("labels do not come from the model's trees: %s", error)
+
+
+def _learn_trees(
+    game: Game, rows: Rows, plan: Plan, trees: TreeTeacher, request: Request
+) -> tuple[Material, Checkpoint]:
+    """Exact labels of all rows, of those that judge too; steps of the trees are inputs of the network."""
+    table = rows.table
+    assert isinstance(table.schema, Schema)
+    scaled_by = np.delete(table.matrix, plan.calibration, axis=0)
+    features = fit_features(
+        table.matrix, table.schema.columns, game.absent, request.recipe.features, scaled_by, trees.steps
+    )
+    validation, calibration = (
+        replace(Labels.of(tree_labels(game, rows.take(index), progress=False), game), data=take_rows(rows.data, index))
+        for index in (plan.validation, plan.calibration)
+    )
+    material = Material(rows, validation, validation, plan.train, validation.outputs)
+    material.taught = Taught(trees, features, 0.0, 0, 0.0)
+    material.calibration, material.kept_aside = calibration, plan.calibration
+    material.longest_round = plan.longest_round
+    material.costs = {
+        "labels": cost(0, validation.seconds, rows=len(validation), source=validation.source),
+        "calibration": cost(0, calibration.seconds, rows=len(calibration)),
+    }
+    key = _key(game, rows, None, None, request, np.concatenate([validation.values.ravel(), calibration.values.ravel()]))
+    return material, Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
 
 
 def _fit_taught(
@@ -355,6 +400,8 @@ def calibrate_network(
             labels.values - predicted.values, errors, *sizes, predicted.active, labels.evaluations,
             labels.weights, labels.frequent,
         )  # fmt: skip
+    if teachable(game, some.rows) is not None:
+        most = 0  # rows that are not precise enough get their exact values from the trees
     if most is None:
         # Labels of frequent rows were paid for as training labels.
         paid = len(labels) if labels.frequent is None else max(1, int((~labels.frequent).sum()))
@@ -410,6 +457,7 @@ def _judge(
     game: Game, rows: Rows, plan: Plan, planned: PlannedLabels, taught: Taught, request: Request
 ) -> tuple[Material, Checkpoint]:
     """What a student teaches, and labels of other rows that judge it: the student's own, corrected by the model."""
+    assert isinstance(taught.student, NetworkStudent)
     validation = planned.precise(plan.validation, "validation", taught.student)
     calibration = planned.precise(plan.calibration, "calibration", taught.student)
     material = Material(rows, validation, validation, plan.train, validation.outputs)

@@ -140,29 +140,32 @@ def _learn_from_student(
     checkpoint: Checkpoint,
     show: bool | None,
 ) -> Learned:
-    """Contrastive pre-training with positives that the student chooses, then its labels of real and made-up rows."""
+    """Contrastive pre-training with positives that the teacher chooses, then its labels of real and made-up rows."""
     assert material.taught is not None
-    student = material.taught.student.network
+    assert recipe.student is not None
+    teacher = material.taught.teacher
     history: dict[str, list[float]] = {}
     costs: dict[str, Any] = {}
     started = perf_counter()
     validation = _label_set(network, game, material.validation, schema)
-    taught = label_rows(student, game, material.rows, material.pretraining, seed=seed, show=show)
+    taught = label_rows(
+        teacher, network, game, material.rows, material.pretraining, recipe.student, seed=seed, show=show
+    )
     network.total_scale.copy_(scale_of(taught.total))
     for name in heads:
         network.head(name).set_scales(taught.total, taught.labels)
     if network.path is not None:
         _scale_by_guesses(network, network.path, taught)
-    # What judges is left out of the choice of the best moment: the student's labels of these rows choose it.
-    choosing = replace(validation, labels=student.labels(validation.codes, seed)[0])
-    costs["labels by the student"] = cost(0, perf_counter() - started, rows=len(taught))
+    # What judges is left out of the choice of the best moment: the teacher's labels of these rows choose it.
+    choosing = replace(validation, labels=teacher.labels(validation.codes, seed)[0])
+    costs["labels to learn from"] = cost(0, perf_counter() - started, rows=len(taught))
 
     started = perf_counter()
     some = material.pretraining[: recipe.pretrain.most_rows]
     rows = material.rows.take(some)
-    totals = student.totals(torch.from_numpy(rows.table.matrix).to(network.device))
+    totals = teacher.totals(torch.from_numpy(rows.table.matrix).to(network.device))
     outputs = game.base_values + totals.double().cpu().numpy()
-    feed = TableFeed(network, game, rows, outputs, None, recipe.pretrain, seed, asked=material.taught.student.values)
+    feed = TableFeed(network, game, rows, outputs, None, recipe.pretrain, seed, asked=teacher.values)
     history["pretraining"], _ = pretrain(
         network, game, feed, recipe.pretrain, seed=seed, checkpoint=checkpoint, show=show
     )
@@ -324,9 +327,8 @@ def _network(
         learnt_from = np.delete(rows.table.matrix, material.kept_aside, axis=0)
     path = None
     if material.taught is not None:
-        student = material.taught.student.network
-        inputs = deepcopy(student.features)  # each network moves alone
-        if student.config.path_points:
+        student, inputs = material.taught.network, deepcopy(material.taught.features)  # each network moves alone
+        if student is not None and student.config.path_points:
             path = PathGradients.of(student, student.config.path_points)
     else:
         inputs = fit_features(np.concatenate(matrices), schema.columns, game.absent, recipe.features, learnt_from)

@@ -350,6 +350,9 @@ def _features(graph: Graph, features: TableFeatures, rows: str) -> str:
     if features.has_one_hot and len(features.known_column):
         known = graph("Equal", pick(features.known_column), _array(features.known_value))
         parts.append(graph("Cast", known, to=FLOAT))
+    if features.has_steps:
+        above = graph("Greater", pick(features.step_column), _array(features.step_value))
+        parts.append(graph("Sub", graph("Cast", above, to=FLOAT), np.array(0.5, dtype=np.float32)))
     return parts[0] if len(parts) == 1 else graph("Concat", *parts, axis=1)
 
 

@@ -12,12 +12,15 @@ import numpy.typing as npt
 from cortx.estimators.amortized import Refinement, pair_population
 from cortx.estimators.block import Block, Control, Estimate, Prior, Student, coalition_count, enumerable
 from cortx.estimators.shapley import LONGEST_BUDGET
+from cortx.estimators.tree import prepare_trees, tree_labels
 from cortx.explainer.calibration import scores, seen_scores
 from cortx.explainer.noise import Seen
 from cortx.explanation import highest_first
 from cortx.games import Game, Rows
+from cortx.games.tree_readers import NotTrees
 from cortx.progress import progress_bar
 from cortx.seeding import numpy_generator, stream_seed
+from cortx.training.tree_teacher import teachable
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -158,6 +161,9 @@ def refine(
     affordable = (copies * LONGEST_BUDGET if row_budget is None else row_budget) // copies
     known = _Known.start(some.answer, bounds)
     waiting = np.flatnonzero((bounds.error > tolerance).any(axis=1))
+    if len(waiting) and _has_trees(some):
+        known.put_exact(waiting, _tree_values(some, waiting))
+        waiting = waiting[:0]
     with progress_bar("refining", len(waiting), show=show) as advance:
         for index, refinement in some.blocks(waiting, most):
             n = refinement.block.n_players
@@ -203,6 +209,33 @@ class _Known:
         self.bounds.lower[place], self.bounds.upper[place] = estimate.values - reach, estimate.values + reach
         self.bounds.error[index] = row_factor * row_deviation(estimate.errors)
         self.bounds.refined[index] = True
+
+    def put_exact(self, index: IntArray, values: Array) -> None:
+        """Exact values of rows, (index, players, outputs)."""
+        for array in (self.values, self.bounds.lower, self.bounds.upper):
+            array[index] = values
+        self.bounds.error[index], self.bounds.refined[index] = 0.0, True
+
+
+def _has_trees(some: Refinable) -> bool:
+    """Whether trees tell the values of rows; the first time, a few evaluations compare them with the model."""
+    if teachable(some.game, some.rows) is None:
+        return False
+    try:
+        prepare_trees(some.game, some.rows)
+    except NotTrees:
+        return False
+    return True
+
+
+def _tree_values(some: Refinable, index: IntArray) -> Array:
+    """Exact values of rows, (index, players, outputs); they add up to what the model gave for these rows."""
+    rows = some.rows.take(index)
+    found = tree_labels(some.game, rows, progress=False).values
+    values = np.array(found).reshape(len(index), rows.active.shape[1], -1)
+    gap = some.full[index] - some.empty[index] - values.sum(axis=1)
+    share = gap / np.maximum(1, rows.active.sum(axis=1))[:, None]
+    return np.asarray(values + rows.active[..., None] * share[:, None, :])
 
 
 def row_deviation(errors: Array) -> Array:

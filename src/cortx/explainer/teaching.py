@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from cortx.estimators.block import Student
 from cortx.explainer.pairs import ValuePairs
 from cortx.games import Game, Rows
 from cortx.games.value_store import ValueStore
@@ -19,6 +21,7 @@ from cortx.seeding import numpy_generator, stream_seed
 from cortx.threads import work
 from cortx.training.features import TableFeatures
 from cortx.training.finetune import LabelSet
+from cortx.training.network import ExplainerNetwork
 from cortx.training.student import NetworkStudent, StudentConfig, StudentNetwork, ValueSet, train_student
 
 Array = npt.NDArray[np.float64]
@@ -45,16 +48,34 @@ KEPT = 0.8
 """The chance of a player to stay in a made-up masked copy."""
 
 
+class Teacher(Student, Protocol):
+    """What an explainer learns from: a copy of the game, or the game itself, that labels any row for nothing."""
+
+    def label_count(self, n_rows: int) -> int:
+        """How many rows it labels in reasonable time, made-up ones included, where the table has `n_rows`."""
+
+    def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Shapley values, (rows, players, outputs), and v(all) - v(none), (rows, outputs), of encoded rows."""
+
+    def totals(self, codes: Tensor) -> Tensor:
+        """v(all) - v(none), (rows, outputs)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Taught:
-    """A trained student, how well it predicts values that it never saw, and how many pairs it learned from."""
+    """A teacher, the inputs that suit it, how well it predicts values that it never saw, and what it learned from."""
 
-    student: NetworkStudent
+    teacher: Teacher
+    features: TableFeatures
     unexplained: float
     """The root mean square of what it misses of the difference between a coalition and its complement, of rows that it
     never saw, as a share of that of the difference."""
     pairs: int
     seconds: float
+    student: Student | None = None
+    """The teacher as a control variate of later labels; None where it is the game itself."""
+    network: StudentNetwork | None = None
+    """The student's network, where it has one: the explainer starts from its gradients."""
 
     @property
     def poor(self) -> bool:
@@ -150,7 +171,7 @@ class _Lesson:
         network.requires_grad_(False)
         self.seconds += perf_counter() - started
         student = NetworkStudent(network, self.game.base_values, self.seed)
-        return Taught(student, self._unexplained(network, count), count, self.seconds)
+        return Taught(student, self.features, self._unexplained(network, count), count, self.seconds, student, network)
 
     def _set(self, count: int, *, held_out: bool) -> ValueSet:
         chosen = np.flatnonzero(self.held_out[:count] == held_out)
@@ -173,27 +194,33 @@ class _Lesson:
 
 
 def label_rows(
-    student: StudentNetwork, game: Game, rows: Rows, learners: IntArray, *, seed: int, show: bool | None
+    teacher: Teacher,
+    network: ExplainerNetwork,
+    game: Game,
+    rows: Rows,
+    learners: IntArray,
+    config: StudentConfig,
+    *,
+    seed: int,
+    show: bool | None,
 ) -> LabelSet:
-    """Rows that teach the explainer, with the student's labels: those of the table first, then made-up ones."""
-    config = student.config
-    each = config.values_of(game.n_players)
+    """Rows that `network` learns from, with the teacher's labels: those of the table first, then made-up ones."""
     most = min(
         config.label_rows, max(1, LABEL_BYTES // (4 * game.n_players * game.n_outputs + 8 * rows.table.matrix.shape[1]))
     )
-    count = max(min(len(learners), most), min(most, config.label_asks // each))
+    count = min(most, teacher.label_count(len(learners)))
     generator = numpy_generator(seed, "made-up rows")
     real = rows.table.matrix[learners if len(learners) <= count else generator.choice(learners, count, replace=False)]
     matrix = np.concatenate([real, made_up(game, real, count - len(real), generator)])
-    codes = torch.from_numpy(matrix).to(student.device)
+    codes = torch.from_numpy(matrix).to(network.device)
     labels, totals = [], []
-    with progress_bar("labels by the student", len(codes), show=show) as advance, work(large=True):
+    with progress_bar("labels to learn from", len(codes), show=show) as advance, work(large=True):
         for number, part in enumerate(torch.split(codes, 4_096)):
-            some, total = student.labels(part, stream_seed(seed, "labels", number))
+            some, total = teacher.labels(part, stream_seed(seed, "labels", number))
             labels.append(some)
             totals.append(total)
             advance(len(part), "")
-    return LabelSet(codes, torch.cat(totals), student.active(codes), torch.cat(labels))
+    return LabelSet(codes, torch.cat(totals), network.active(codes), torch.cat(labels))
 
 
 def made_up(game: Game, real: npt.NDArray[Any], count: int, generator: np.random.Generator) -> Array:

@@ -1,7 +1,9 @@
-"""What the encoder sees of a row: standardized numbers, one-hot categories, and both of numbers that may be codes."""
+"""What the encoder sees of a row: standardized numbers, one-hot categories, both of numbers that may be codes, and
+for functions with steps on which side of thresholds a number lies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cortx.games.forest import Forest
 from cortx.tables import Column, Matrix, few_whole_values
 
 FARTHEST = 12.0
@@ -17,6 +20,11 @@ TAIL = 4.0
 """Deviations beyond which inputs grow with the logarithm alone: far values stay apart, and stay small."""
 MIDDLE, FENCE = 0.1, 10.0
 """Values farther outside the middle 80% than ten times its width say nothing about where and how wide a column is."""
+MOST_STEPS, ALL_STEPS = 64, 4_096
+"""Thresholds of a column that are inputs, and of all columns together, at most."""
+
+Steps = Mapping[int, Matrix]
+"""Ascending thresholds, (n,), by the position of their column."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,8 @@ class TableFeatures(nn.Module):
     known_value: Tensor
     one_hot: Tensor  # whether categories are inputs
     reference: Tensor  # what makes no difference in a column; infinity if everything does
+    step_column: Tensor  # step k is whether column step_column[k] is above step_value[k]; only for functions with steps
+    step_value: Tensor
 
     def __init__(self, state: dict[str, Tensor]) -> None:
         super().__init__()
@@ -49,15 +59,19 @@ class TableFeatures(nn.Module):
             self.register_buffer(name, tensor)
         self.has_tail = "tail" in state
         self.has_one_hot = bool(state["one_hot"])
+        self.has_steps = "step_value" in state
 
     @property
     def width(self) -> int:
-        return len(self.numbers) + len(self.missing) + (len(self.known_column) if self.has_one_hot else 0)
+        known = len(self.known_column) if self.has_one_hot else 0
+        return len(self.numbers) + len(self.missing) + known + (len(self.step_column) if self.has_steps else 0)
 
     @property
     def columns(self) -> Tensor:
         """The column of each input, (width,)."""
-        return torch.cat([self.numbers, self.missing, *([self.known_column] if self.has_one_hot else [])])
+        parts = [self.numbers, self.missing]
+        parts += [self.known_column] if self.has_one_hot else []
+        return torch.cat([*parts, *([self.step_column] if self.has_steps else [])])
 
     def forward(self, codes: Tensor) -> Tensor:
         numbers = torch.nan_to_num((codes[:, self.numbers] - self.centre) / self.scale, nan=0.0)
@@ -70,6 +84,8 @@ class TableFeatures(nn.Module):
             parts.append(torch.isnan(codes[:, self.missing]))
         if self.has_one_hot:
             parts.append(codes[:, self.known_column] == self.known_value)
+        if self.has_steps:
+            parts.append((codes[:, self.step_column] > self.step_value).to(torch.float32) - 0.5)
         return torch.cat([part.to(torch.float32) for part in parts], dim=1)
 
 
@@ -106,11 +122,17 @@ def _middle(numbers: Matrix) -> tuple[float, float]:
 
 
 def fit_features(
-    matrix: Matrix, columns: tuple[Column, ...], absent: Matrix, config: FeatureConfig, scaled_by: Matrix | None = None
+    matrix: Matrix,
+    columns: tuple[Column, ...],
+    absent: Matrix,
+    config: FeatureConfig,
+    scaled_by: Matrix | None = None,
+    steps: Steps | None = None,
 ) -> TableFeatures:
     """Learns the inputs from encoded training rows; `absent` are the reference or background rows.
 
-    Centre and scale of numbers come from `scaled_by`, if it is given.
+    Centre and scale of numbers come from `scaled_by`, if it is given. Columns of numbers are compared with the
+    thresholds of `steps` besides.
     """
     everything = np.concatenate([matrix, absent])
     scaled_by = matrix if scaled_by is None else scaled_by
@@ -132,6 +154,8 @@ def fit_features(
     constant = (absent == absent[0]).all(axis=0) | np.isnan(absent).all(axis=0)
     reference = np.where(constant, absent[0], np.inf)
 
+    compared = [(j, float(value)) for j, values in (steps or {}).items() if j in numeric for value in values]
+
     def floats(items: Any) -> Tensor:
         return torch.tensor(np.asarray(items, dtype=np.float64))
 
@@ -150,5 +174,23 @@ def fit_features(
             "known_value": floats([value for _, value in known]),
             "one_hot": torch.tensor(not config.raw),
             "reference": floats(reference),
+            **({} if not compared else {"step_column": places([j for j, _ in compared])}),
+            **({} if not compared else {"step_value": floats([value for _, value in compared])}),
         }
     )
+
+
+def forest_steps(forest: Forest) -> dict[int, Matrix]:
+    """The thresholds of a forest's splits by column; of columns with many, evenly spread ones of all their splits."""
+    found: dict[int, Matrix] = {}
+    splits = np.flatnonzero((forest.column >= 0) & (forest.categories < 0) & np.isfinite(forest.threshold))
+    columns = np.unique(forest.column[splits])
+    most = min(MOST_STEPS, ALL_STEPS // max(1, len(columns)))
+    for column in columns.tolist():
+        thresholds = forest.threshold[splits[forest.column[splits] == column]]
+        different = np.unique(thresholds)
+        if len(different) > most:
+            places = (np.arange(most) + 0.5) / max(1, most)
+            different = np.unique(np.quantile(thresholds, places, method="nearest"))
+        found[column] = different
+    return found

@@ -342,6 +342,19 @@ class NetworkStudent:
         network.load_state_dict(tensors)
         return cls(network.eval().requires_grad_(False), spec.base_values, int(facts["seed"]))
 
+    def label_count(self, n_rows: int) -> int:
+        """Rows that it labels for an explainer, made-up ones included: all of the table's `n_rows` come first."""
+        config = self.network.config
+        return max(n_rows, config.label_asks // config.values_of(self.network.n_players))
+
+    def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Shapley values, (rows, players, outputs), and v(all) - v(none), (rows, outputs), of encoded rows."""
+        return self.network.labels(codes, seed)
+
+    def totals(self, codes: Tensor) -> Tensor:
+        """v(all) - v(none), (rows, outputs)."""
+        return self.network.totals(codes)
+
     def _codes(self, rows: Rows) -> Tensor:
         return torch.from_numpy(rows.table.matrix).to(self.network.device)
 

@@ -1,0 +1,106 @@
+"""Trees that teach: the exact Shapley values of a game of trees label any row for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cortx.errors import InputError
+from cortx.estimators.tree import PreparedTrees, masked_outputs, prepare_trees
+from cortx.games import Game, Rows
+from cortx.games.game import table_of
+from cortx.games.own_columns import on_own_columns
+from cortx.games.tree_readers import NotTrees
+from cortx.tables import Schema, Table
+from cortx.training.features import forest_steps
+
+Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+LABEL_WORK = 2**35
+"""What all labels of a fit may take, in the unit of `TreeValues.work`: about a minute of one core."""
+LEAST_LABELLED = 10_000
+"""Trees that label fewer rows than this in that time (deep ones, with a large background) teach nothing."""
+ASKED_WITH = 8
+"""Rows of the background with which v(S) is asked for to choose positives, which need not be exact."""
+
+
+@dataclass(frozen=True, eq=False)
+class TreeTeacher:
+    """The trees of a game as its teacher: they are the game itself, so nothing of it is missed."""
+
+    prepared: PreparedTrees
+    schema: Schema
+    steps: dict[int, Array]
+    """Thresholds of the splits by column of the game's table; empty where steps of a Pipeline hide them."""
+    most_labels: int
+    """Rows that `LABEL_WORK` allows."""
+
+    def label_count(self, n_rows: int) -> int:
+        """Rows that are labelled for an explainer, however many the table has."""
+        del n_rows
+        return self.most_labels
+
+    def _inputs(self, matrix: Array) -> Array:
+        """Encoded rows of the game's table, (rows, columns), as the trees see them."""
+        return self.prepared.trees.encode(Table(matrix, self.schema))
+
+    def values(self, rows: Rows, coalitions: BoolArray) -> Array:
+        """v(S), (rows, k, outputs), for coalitions (k, players) or (rows, k, players); with a background about that."""
+        trees, absent = self.prepared.trees, self.prepared.absent
+        if len(absent) > ASKED_WITH:
+            absent = absent[np.linspace(0, len(absent) - 1, ASKED_WITH).astype(np.int64)]
+        return masked_outputs(
+            trees.forest, trees.column_player, self._inputs(table_of(rows, "a tree teacher").matrix), coalitions, absent
+        )  # fmt: skip
+
+    def shapley(self, rows: Rows) -> Array:
+        """Exact values, (rows, players, outputs)."""
+        return np.where(
+            rows.active[..., None],
+            self.prepared.values.values(self._inputs(table_of(rows, "a tree teacher").matrix)),
+            0.0,
+        )
+
+    def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Shapley values, (rows, players, outputs), and v(all) - v(none), (rows, outputs); nothing is drawn."""
+        del seed
+        found = torch.from_numpy(self.prepared.values.values(self._inputs(codes.cpu().numpy())))
+        return found.to(codes.device, torch.float32), found.sum(dim=1).to(codes.device, torch.float32)
+
+    def totals(self, codes: Tensor) -> Tensor:
+        """v(all) - v(none), (rows, outputs)."""
+        outputs = self.prepared.trees.forest.outputs(self._inputs(codes.cpu().numpy()))
+        return torch.from_numpy(outputs - self.prepared.values.base_values).to(codes.device, torch.float32)
+
+
+def teachable(game: Game, rows: Rows) -> PreparedTrees | None:
+    """The trees of a game whose exact values label many rows in little time, or None; the model is not asked."""
+    if game.of_images:
+        return None
+    try:
+        prepared = prepare_trees(game, rows, most_checks=0)
+    except InputError:  # no trees, or rows that they do not take
+        return None
+    return prepared if _most_labels(prepared) >= LEAST_LABELLED else None
+
+
+def tree_teacher(game: Game, rows: Rows) -> TreeTeacher:
+    """The trees of a game as its teacher; raises `NotTrees` where the model does not agree with them.
+
+    The comparison costs `trees.CHECKED` model evaluations, once for a game.
+    """
+    prepared = prepare_trees(game, rows)
+    table = table_of(rows, "a fit to trees")
+    try:
+        steps = forest_steps(on_own_columns(game, prepared.trees, table)[0])
+    except NotTrees:
+        steps = {}
+    return TreeTeacher(prepared, table.schema, steps, _most_labels(prepared))
+
+
+def _most_labels(prepared: PreparedTrees) -> int:
+    return LABEL_WORK // max(1, prepared.values.work * prepared.trees.forest.n_outputs)
