@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
@@ -162,7 +163,8 @@ class _Lesson:
         started = perf_counter()
         absent = torch.from_numpy(self.game.absent)
         players = torch.from_numpy(self.game.players.column_player)
-        network = StudentNetwork(self.features, players, absent, self.game.n_outputs, self.config, self.seed)
+        inputs = deepcopy(self.features)  # each network moves to the device alone
+        network = StudentNetwork(inputs, players, absent, self.game.n_outputs, self.config, self.seed)
         if self.start is not None:
             network.layers.load_state_dict(self.start.layers.state_dict())
         network.to(self.device)
