@@ -262,7 +262,7 @@ def _fit(
             problem.truth <= shown.upper_bounds.reshape(problem.truth.shape) + 1e-12
         )
         found["coverage of the fit's own calibration, bands"] = float(inside.all(axis=1).mean())
-        if "student" in costs:
+        if "unexplained" in costs.get("student", {}):  # that of trees is exact
             found["unexplained by the student"] = float(costs["student"]["unexplained"])
         return found | _bounds(explainer, problem, budget)
 
@@ -276,7 +276,7 @@ def _bounds(explainer: cortx.CoRTX, problem: Problem, budget: int) -> dict[str, 
     """
     plan = explainer.plan(problem.game, problem.train, budget)
     count = len(problem.truth)
-    labelled, rows = min(LABELLED, count), min(explainer.costs_["calibration"]["rows"], count // 2)
+    labelled, rows = min(LABELLED, count), min(explainer.costs_["calibration"].get("rows", LABELLED), count // 2)
     if explainer.fitted.student is None:
         pool = pool_of(explainer, _as_labels(problem))
         return {f"{SPLITS} splits: {metric}": value for metric, value in study(pool, rows).items()}
