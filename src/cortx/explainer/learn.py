@@ -41,8 +41,8 @@ from cortx.training.surrogate import imitate, start_from
 
 Array = npt.NDArray[np.float64]
 NOISY_DECAY = 1.0
-GUESSED_ROWS = 4_096
-"""Rows that say how much the student's gradients miss."""
+PART = 4_096
+"""Rows whose gradients are asked for at a time; the first of them say how much a first guess misses."""
 LEAST_MISSED = 1e-3
 """A first guess is not trusted further than to this share of the labels' scale."""
 
@@ -155,7 +155,7 @@ def _learn_from_student(
     for name in heads:
         network.head(name).set_scales(taught.total, taught.labels)
     if network.path is not None:
-        _scale_by_guesses(network, network.path, taught)
+        taught = _with_guesses(network, network.path, taught)
     # What judges is left out of the choice of the best moment: the teacher's labels of these rows choose it.
     choosing = replace(validation, labels=teacher.labels(validation.codes, seed)[0])
     costs["labels to learn from"] = cost(0, perf_counter() - started, rows=len(taught))
@@ -185,14 +185,18 @@ def _learn_from_student(
 
 
 @torch.no_grad()
-def _scale_by_guesses(network: ExplainerNetwork, path: PathGradients, taught: LabelSet) -> None:
-    """What the student's gradients say is measured by the labels' scale, and the head's scores by what they miss."""
+def _with_guesses(network: ExplainerNetwork, path: PathGradients, taught: LabelSet) -> LabelSet:
+    """The labels with what the student's gradients say of their rows; sets what both are measured by.
+
+    Contributions are measured by the labels' scale, and the head's scores by what the first guess misses.
+    """
     head = network.attribution
     path.unit.copy_(head.label_scale)
-    some = taught.part(slice(GUESSED_ROWS))
-    guess, _ = path(network.features(some.codes), some.active)
-    missed = scale_of(efficiency(guess, some.total, some.active) - some.labels, (0, 1))
-    head.label_scale.copy_(torch.maximum(missed, LEAST_MISSED * head.label_scale))
+    seen = torch.cat([path(network.features(part.codes), part.active) for part in taught.parts(PART)])
+    some = taught.take(slice(PART))
+    missed = efficiency(path.guess(seen[:PART]), some.total, some.active) - some.labels
+    head.label_scale.copy_(torch.maximum(scale_of(missed, (0, 1)), LEAST_MISSED * head.label_scale))
+    return replace(taught, seen=seen)
 
 
 def _learn_from_stream(

@@ -41,7 +41,7 @@ POOR = 0.5
 """A student that leaves this share unexplained teaches nothing: labels come from the model instead."""
 ROUNDS_FROM = 20_000
 """Pairs from which a quarter of them is tried before a half: below, that says little."""
-TRIAL, LEAST_TRIAL = 4, 500
+TRIAL, LEAST_TRIAL = 8, 500
 """Trials train for one of so many steps, and for so many at least."""
 MIXED, MASKED = 0.3, 0.3
 """Made-up rows: how much of a row comes from another one on average, and how many are masked copies besides."""
@@ -207,9 +207,8 @@ def label_rows(
     show: bool | None,
 ) -> LabelSet:
     """Rows that `network` learns from, with the teacher's labels: those of the table first, then made-up ones."""
-    most = min(
-        config.label_rows, max(1, LABEL_BYTES // (4 * game.n_players * game.n_outputs + 8 * rows.table.matrix.shape[1]))
-    )
+    numbers = (1 + config.path_points) * game.n_players * game.n_outputs  # labels, and what gradients say beside them
+    most = min(config.label_rows, max(1, LABEL_BYTES // (4 * numbers + 8 * rows.table.matrix.shape[1])))
     count = min(most, teacher.label_count(len(learners)))
     generator = numpy_generator(seed, "made-up rows")
     real = rows.table.matrix[learners if len(learners) <= count else generator.choice(learners, count, replace=False)]

@@ -62,43 +62,38 @@ class FinetuneConfig:
 class LabelSet:
     """Labelled rows.
 
-    codes (rows, columns), total (rows, outputs), active (rows, players), labels (rows, players, outputs).
+    codes (rows, columns), total (rows, outputs), active (rows, players), labels (rows, players, outputs); where the
+    network has a student's gradients, `seen` is what it sees of them (`ExplainerNetwork.seen`).
     """
 
     codes: Tensor
     total: Tensor
     active: Tensor
     labels: Tensor
+    seen: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.codes, self.total, self.active, self.labels
+    def tensors(self) -> tuple[Tensor, ...]:
+        whole = (self.codes, self.total, self.active, self.labels)
+        return whole if self.seen is None else (*whole, self.seen)
 
-    def take(self, index: Tensor) -> LabelSet:
-        return LabelSet(self.codes[index], self.total[index], self.active[index], self.labels[index])
+    def take(self, index: Tensor | slice) -> LabelSet:
+        return LabelSet(*(tensor[index] for tensor in self.tensors))
 
     def draw(self, count: int, generator: torch.Generator) -> LabelSet:
         return self.take(torch.randint(len(self), (count,), generator=generator).to(self.codes.device))
 
-    def part(self, rows: slice) -> LabelSet:
-        return LabelSet(self.codes[rows], self.total[rows], self.active[rows], self.labels[rows])
-
     def parts(self, size: int) -> Iterator[LabelSet]:
         """All rows, `size` at a time."""
         for start in range(0, len(self), size):
-            yield self.part(slice(start, start + size))
+            yield self.take(slice(start, start + size))
 
 
 def joined(first: LabelSet, second: LabelSet) -> LabelSet:
-    return LabelSet(
-        torch.cat([first.codes, second.codes]),
-        torch.cat([first.total, second.total]),
-        torch.cat([first.active, second.active]),
-        torch.cat([first.labels, second.labels]),
-    )
+    return LabelSet(*(torch.cat(both) for both in zip(first.tensors, second.tensors, strict=True)))
 
 
 def finetune(
@@ -145,15 +140,15 @@ def finetune(
     saved = monotonic()
     n_views = 0 if views is None else round(config.view_share * config.batch_size)
     n_rough = 0 if rough is None else round(config.rough_share * config.batch_size)
-    n_labels = config.batch_size - n_rough
+    n_labels, n_tensors = config.batch_size - n_rough, len(train.tensors)
     every = max(1, config.steps // config.validations)
 
     def loss(weight: Tensor, *tensors: Tensor) -> Tensor:
-        batch = LabelSet(*tensors[:4])
+        batch = LabelSet(*tensors[:n_tensors])
         result = part_of_mean(head_loss(network, head_name, batch, config.loss), len(batch), n_labels)
-        if len(tensors) > 4:
+        if len(tensors) > n_tensors:
             # Squared error: noise that is right on average must be averaged, not followed.
-            noisy = LabelSet(*tensors[4:])
+            noisy = LabelSet(*tensors[n_tensors:])
             rough_loss = part_of_mean(head_loss(network, head_name, noisy, "own"), len(noisy), n_rough)
             result = result + weight * rough_loss
         return result
@@ -171,10 +166,10 @@ def finetune(
             batch = train.draw(config.batch_size - n_views - n_rough, generator)
             if views is not None and n_views:
                 batch = joined(batch, views.draw(n_views, generator))
-            batch = batch.part(together.share(len(batch)))
+            batch = batch.take(together.share(len(batch)))
             weight = config.rough_weight * max(0.0, 1 - step / (0.7 * config.steps))
             if rough is not None and n_rough and weight:
-                noisy = rough.draw(n_rough, generator).part(together.share(n_rough))
+                noisy = rough.draw(n_rough, generator).take(together.share(n_rough))
                 do([torch.tensor(weight), *batch.tensors, *noisy.tensors])
             else:
                 do_without_rough([torch.tensor(0.0), *batch.tensors])
@@ -220,7 +215,7 @@ def head_loss(network: ExplainerNetwork, head_name: str, batch: LabelSet, loss: 
 
 def _answer(network: ExplainerNetwork, head_name: str, batch: LabelSet) -> tuple[Head, Tensor]:
     head: Head = network.head(head_name)
-    return head, network.for_loss(head_name, batch.codes, batch.total, batch.active)
+    return head, network.for_loss(head_name, batch.codes, batch.total, batch.active, batch.seen)
 
 
 def distance_loss(output: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
@@ -234,7 +229,7 @@ def _validate(
     network: ExplainerNetwork, head_name: str, validation: LabelSet, loss: Loss, together: Processes
 ) -> float:
     total = 0.0
-    for part in validation.part(together.share(len(validation))).parts(min(4096, network.rows_at_a_time)):
+    for part in validation.take(together.share(len(validation))).parts(min(4096, network.rows_at_a_time)):
         head, output = _answer(network, head_name, part)
         score = head.score(output, part.labels)
         if loss == "distance":

@@ -118,14 +118,14 @@ class ImageNetwork(ExplainerNetwork):
     def total_inputs(self, codes: Tensor) -> Tensor:
         return self.latent(codes)
 
-    def for_loss(self, name: str, codes: Tensor, total: Tensor, active: Tensor) -> Tensor:
+    def for_loss(self, name: str, codes: Tensor, total: Tensor, active: Tensor, seen: Tensor | None = None) -> Tensor:
         head = self.attribution
         if not isinstance(head, DecoderHead):
-            return super().for_loss(name, codes, total, active)
+            return super().for_loss(name, codes, total, active, seen)
         maps = self.maps(codes)
         with self.reduced():
-            seen: Tensor = head.settle_for_loss(head.decode(maps, total), total, active)
-        return seen
+            scores: Tensor = head.settle_for_loss(head.decode(maps, total), total, active)
+        return scores
 
     def hidden(self, codes: Tensor, total: Tensor) -> Tensor:
         seen: Tensor = self(codes, total).hidden

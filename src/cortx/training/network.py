@@ -109,21 +109,24 @@ class ExplainerNetwork(nn.Module):
         assert isinstance(head, AttributionHead)
         return head
 
-    def _guessed(self, inputs: Tensor, latent: Tensor, active: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the attribution head reads, (rows, its latent), and what its scores are added to."""
-        if self.path is None:
-            return latent, None
-        guess, seen = self.path(inputs, active)
-        return torch.cat([latent, seen], dim=1), guess
+    def seen(self, codes: Tensor, active: Tensor) -> Tensor | None:
+        """What the attribution head sees of the student's gradients; None without them. It never changes."""
+        return None if self.path is None else self.path(self.features(codes), active)
 
-    def for_loss(self, name: str, codes: Tensor, total: Tensor, active: Tensor) -> Tensor:
-        """What the loss of a head compares with labels."""
+    def _read(self, latent: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the attribution head reads, (rows, its latent), and what its scores are added to."""
+        if self.path is None or seen is None:
+            return latent, None
+        return torch.cat([latent, seen], dim=1), self.path.guess(seen)
+
+    def for_loss(self, name: str, codes: Tensor, total: Tensor, active: Tensor, seen: Tensor | None = None) -> Tensor:
+        """What the loss of a head compares with labels; `seen` spares asking for the gradients again."""
+        latent = self.latent(codes)
         if name != "attribution":
-            return self.head(name).for_loss(self.latent(codes), total, active)
-        inputs = self.features(codes)
-        latent, guess = self._guessed(inputs, self.encoder(inputs), active)
+            return self.head(name).for_loss(latent, total, active)
         head = self.attribution
-        return head.settle_for_loss(head.hidden(latent, total), total, active, guess)
+        read, guess = self._read(latent, self.seen(codes, active) if seen is None else seen)
+        return head.settle_for_loss(head.hidden(read, total), total, active, guess)
 
     def hidden(self, codes: Tensor, total: Tensor) -> Tensor:
         """The last hidden layer behind the values, (rows, hidden)."""
@@ -131,9 +134,8 @@ class ExplainerNetwork(nn.Module):
         return answer.hidden
 
     def forward(self, codes: Tensor, total: Tensor) -> Answer:
-        inputs, active = self.features(codes), self.active(codes)
-        latent = self.encoder(inputs)
-        read, guess = self._guessed(inputs, latent, active)
+        latent, active = self.latent(codes), self.active(codes)
+        read, guess = self._read(latent, self.seen(codes, active))
         hidden = self.attribution.hidden(read, total)
         values = self.attribution.settle(hidden, total, active, guess)
         if "ranking" not in self.heads:

@@ -79,10 +79,10 @@ class PathGradients(nn.Module):
         return len(self.points) * self.n_players * len(self.scale)
 
     @torch.no_grad()
-    def forward(self, inputs: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs of rows, (rows, inputs), and who is active, (rows, players), to two things.
+    def forward(self, inputs: Tensor, active: Tensor) -> Tensor:
+        """What each player adds at every point, in units, (rows, `width`): inputs of the attribution head.
 
-        The first guess, (rows, players, outputs), and what it is the mean of as inputs, (rows, `width`).
+        From inputs of rows, (rows, inputs), and who is active, (rows, players).
         """
         first, blocks, last = self.parts
         own, presence = first.weight[:, : len(self.base)], first.weight[:, len(self.base) :]
@@ -104,8 +104,12 @@ class PathGradients(nn.Module):
         added = ((gradient @ own) * away) @ self.members  # (outputs, k, rows, players)
         if self.averaged:
             added = added + (gradient @ presence) * present
-        added = added.permute(2, 1, 3, 0) * self.scale  # (rows, k, players, outputs)
-        return (added * self.weights[:, None, None]).sum(dim=1), (added / self.unit).flatten(1)
+        return (added.permute(2, 1, 3, 0) * (self.scale / self.unit)).flatten(1)
+
+    def guess(self, seen: Tensor) -> Tensor:
+        """The first guess of the values, (rows, players, outputs), from what `forward` says."""
+        added = seen.view(len(seen), len(self.points), self.n_players, len(self.scale))
+        return torch.einsum("rkpo,k->rpo", added, self.weights) * self.unit
 
 
 def _silu_slope(x: Tensor) -> Tensor:

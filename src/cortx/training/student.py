@@ -43,7 +43,7 @@ class StudentConfig:
     width: int = 128
     depth: int = 2
     """Residual blocks."""
-    steps: int = 5_000
+    steps: int = 10_000
     batch_size: int = 512
     """Masked copies of a step; half of them are the complements of the others."""
     learning_rate: float = 3e-3
