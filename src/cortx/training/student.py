@@ -50,7 +50,7 @@ class StudentConfig:
     weight_decay: float = 1e-2
     label_values: int = 24
     """Values v(S) for each player from which a row's label is made, at least 160 in all."""
-    most_values: int = 480
+    most_values: int = 320
     """The most of them."""
     label_rows: int = 100_000
     """Rows that are labelled for the explainer, made-up ones included, at most."""
