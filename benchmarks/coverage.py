@@ -182,14 +182,14 @@ def pipeline(frame: Any, estimator: Any) -> Any:
     return make_pipeline(make_column_transformer((encode, text), remainder="passthrough"), estimator)
 
 
-def hours() -> tuple[cortx.Game, Any]:
-    """How many hours people work: gradient boosting, text categories as they are."""
+def hours(*, black_box: bool = False) -> tuple[cortx.Game, Any]:
+    """How many hours people work: gradient boosting, text categories as they are; `black_box` hides the trees."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     frame = adult()
     rows, target = frame.drop(columns=["hours-per-week", "native-country", "income"]), frame["hours-per-week"]
     model = pipeline(rows, HistGradientBoostingRegressor(max_iter=60, random_state=0)).fit(rows, target)
-    return cortx.Game(model, reference=rows), rows
+    return cortx.Game((lambda table: model.predict(table)) if black_box else model, reference=rows), rows
 
 
 def occupation() -> tuple[cortx.Game, Any]:
