@@ -60,7 +60,7 @@ def test_only_checks_are_paid_for(fitted: tuple[cortx.CoRTX, cortx.Game, Any, in
     costs = explainer.costs_
     assert costs["total_evaluations"] == evaluations == plan.total == costs["checks"]["evaluations"]
     assert 0 < evaluations < 100
-    assert costs["labels to learn from"]["rows"] == 3_000
+    assert costs["labels to learn from"]["rows"] >= 3_000
     assert explainer.fitted.student is None
     # The labels that judge are exact, so quality is the true error.
     assert explainer.quality_["relative_l2"] == pytest.approx(relative(explainer, game), rel=0.5)

@@ -100,11 +100,19 @@ class Control:
                 f"the student's Shapley values miss its own v(all) - v(none) by up to {np.abs(gap).max():.3g}; "
                 "shapley(rows) must give the Shapley values of values(rows, coalitions)"
             )
-        share = gap / np.maximum(1, rows.active.sum(axis=1))[:, None]
-        return Control(student, full, empty, shapley + active * share[:, None, :])
+        return Control(student, full, empty, adding_up(shapley, full - empty, rows.active))
 
     def take(self, index: npt.NDArray[np.int64]) -> Control:
         return Control(self.student, self.full[index], self.empty[index], self.shapley[index])
+
+
+def adding_up(values: Array, total: Array, active: BoolArray) -> Array:
+    """Values, (rows, players, outputs), that add up to `total`, (rows, outputs): what is missing is shared evenly.
+
+    `active` (rows, players) are those that share it.
+    """
+    share = (total - values.sum(axis=1)) / np.maximum(1, active.sum(axis=1))[:, None]
+    return np.asarray(values + active[..., None] * share[:, None, :])
 
 
 def student_values(student: Student, game: Game, rows: Rows, coalitions: BoolArray) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from cortx.explainer.fit import Fitted
 from cortx.explainer.game_json import GAME_ARRAYS, game_arrays, game_facts, game_spec
 from cortx.explainer.generations import EXPLAINER
 from cortx.explainer.profile import Profile
+from cortx.explainer.teaching import StorableStudent
 from cortx.games import Game, GameSpec
 from cortx.games.calls import Calls
 from cortx.games.fingerprint import ModelDifference, difference
@@ -46,22 +47,13 @@ SLACK, SMALL = 2, 2**20
 lacked. A manifest that describes more is refused before memory is taken."""
 
 
-@runtime_checkable
-class StorableStudent(Student, Protocol):
-    """A student that a saved explainer takes along."""
-
-    kind: ClassVar[str]
-    """Its name in `STUDENTS`."""
-
-    def to_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Its tensors by name, on the CPU, and the facts, as JSON types, that `from_tensors` needs beside them."""
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, torch.Tensor], facts: dict[str, Any], spec: GameSpec) -> Student:
-        """The same student again; refuses facts that describe something larger than the tensors."""
-
-
-STUDENTS: Registry[StorableStudent] = Registry("kind of student", {"network": "cortx.training.student:NetworkStudent"})
+STUDENTS: Registry[StorableStudent] = Registry(
+    "kind of student",
+    {
+        "network": "cortx.training.student:NetworkStudent",
+        "trees": "cortx.training.forest_student:ForestStudent",
+    },
+)
 """Kinds of students that explainers are saved with, as ``"package.module:Class"``."""
 
 

@@ -239,9 +239,10 @@ class CoRTX:
         if not isinstance(game, Game):
             raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
         recipe = self.resolved_recipe(images=game.of_images)
-        if not isinstance(fitted.student, NetworkStudent) or recipe.student is None:
+        if fitted.student is None or recipe.student is None:
             raise InputError(
-                "refit() starts from the student of a fit with budget=, and this explainer has none; call fit(game, X)"
+                "refit() starts from the student of a fit with budget=, and this explainer has none (a fit to trees "
+                "needs none, and buys nothing); call fit(game, X)"
             )
         rows = game.rows(X)
         assert isinstance(fitted.spec.schema, Schema)

@@ -51,7 +51,7 @@ from cortx.tables import Schema
 from cortx.threads import work
 from cortx.training.axioms import exact_total
 from cortx.training.checkpoint import Checkpoint
-from cortx.training.features import TableFeatures, fit_features
+from cortx.training.features import fit_features, replace_reference
 from cortx.training.finetune import LabelSet
 from cortx.training.network import ExplainerNetwork
 from cortx.training.parallel import ALONE, Processes
@@ -439,25 +439,28 @@ def _teach(
     assert isinstance(table.schema, Schema)
     scaled_by = np.delete(table.matrix, plan.calibration, axis=0)
     features = fit_features(table.matrix, table.schema.columns, game.absent, request.recipe.features, scaled_by)
-    start = None
+    start = inputs = None
     if request.start is not None:
-        assert isinstance(request.start.student, NetworkStudent)
-        start = request.start.student.network
         # Weights mean what they meant only with the inputs that they were learned with.
-        features = TableFeatures({**dict(start.features.named_buffers()), "reference": features.reference})
+        inputs = replace_reference(request.start.network.features, features.reference)
+        if isinstance(request.start.student, NetworkStudent):
+            start = request.start.student.network
+            same = start.features.has_steps == inputs.has_steps
+            features = inputs if same else replace_reference(start.features, features.reference)
     taught = teach(
         game, rows, plan.pairs, store, features, config, seed=request.seed, device=request.device, show=request.show,
-        start=start,
+        start=start, inputs=inputs,
     )  # fmt: skip
-    spent = store.reused + store.bought
-    return taught, {"student": cost(spent, taught.seconds, pairs=taught.pairs, unexplained=taught.unexplained)}
+    assert taught.student is not None
+    facts = {"pairs": taught.pairs, "unexplained": taught.unexplained, "kind": taught.student.kind}
+    return taught, {"student": cost(store.reused + store.bought, taught.seconds, **facts)}
 
 
 def _judge(
     game: Game, rows: Rows, plan: Plan, planned: PlannedLabels, taught: Taught, request: Request
 ) -> tuple[Material, Checkpoint]:
     """What a student teaches, and labels of other rows that judge it: the student's own, corrected by the model."""
-    assert isinstance(taught.student, NetworkStudent)
+    assert taught.student is not None
     validation = planned.precise(plan.validation, "validation", taught.student)
     calibration = planned.precise(plan.calibration, "calibration", taught.student)
     material = Material(rows, validation, validation, plan.train, validation.outputs)
@@ -468,7 +471,8 @@ def _judge(
         "calibration": cost(calibration.evaluations, calibration.seconds, rows=len(calibration)),
     }
     # Other students teach something else, whatever the labels that judge.
-    weights = torch.nn.utils.parameters_to_vector(taught.student.network.layers.parameters()).double().cpu().numpy()
+    tensors = taught.student.to_tensors()[0]
+    weights = np.concatenate([tensors[name].double().numpy().ravel() for name in sorted(tensors)])
     key = _key(game, rows, None, None, request, np.concatenate([validation.values.ravel(), weights]))
     return material, Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
 

@@ -47,7 +47,7 @@ class ValuePairs:
         """As many of them as so many evaluations pay for."""
         return self.head(int(np.searchsorted(np.cumsum(self.costs(copies)), evaluations, side="right")))
 
-    def masks(self, part: slice, active: BoolArray) -> BoolArray:
+    def masks(self, part: slice | IntArray, active: BoolArray) -> BoolArray:
         """The coalitions and their complements of some pairs, (part, 2, players); `active` (rows, players)."""
         chosen = np.unpackbits(self.kept[part], axis=1, count=active.shape[1]).astype(bool)
         return np.stack([chosen, active[self.row[part]] & ~chosen], axis=1)

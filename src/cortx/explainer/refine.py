@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.estimators.amortized import Refinement, pair_population
-from cortx.estimators.block import Block, Control, Estimate, Prior, Student, coalition_count, enumerable
+from cortx.estimators.block import Block, Control, Estimate, Prior, Student, adding_up, coalition_count, enumerable
 from cortx.estimators.shapley import LONGEST_BUDGET
 from cortx.estimators.tree import prepare_trees, tree_labels
 from cortx.explainer.calibration import scores, seen_scores
@@ -232,10 +232,8 @@ def _tree_values(some: Refinable, index: IntArray) -> Array:
     """Exact values of rows, (index, players, outputs); they add up to what the model gave for these rows."""
     rows = some.rows.take(index)
     found = tree_labels(some.game, rows, progress=False).values
-    values = np.array(found).reshape(len(index), rows.active.shape[1], -1)
-    gap = some.full[index] - some.empty[index] - values.sum(axis=1)
-    share = gap / np.maximum(1, rows.active.sum(axis=1))[:, None]
-    return np.asarray(values + rows.active[..., None] * share[:, None, :])
+    values = np.asarray(found, dtype=np.float64).reshape(len(index), rows.active.shape[1], -1)
+    return adding_up(values, some.full[index] - some.empty[index], rows.active)
 
 
 def row_deviation(errors: Array) -> Array:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,16 @@ from torch import Tensor
 
 from cortx.estimators.block import Student
 from cortx.explainer.pairs import ValuePairs
-from cortx.games import Game, Rows
+from cortx.games import Game, GameSpec, Rows
 from cortx.games.value_store import ValueStore
 from cortx.progress import progress_bar
 from cortx.seeding import numpy_generator, stream_seed
+from cortx.tables import Schema
 from cortx.threads import work
-from cortx.training.features import TableFeatures
+from cortx.training.features import TableFeatures, forest_steps, with_steps
 from cortx.training.finetune import LabelSet
+from cortx.training.forest_student import LEARNED_BYTES, LEARNED_ROWS, ROUNDS, ForestStudent, can_grow, grow
+from cortx.training.heads.head import scale_of
 from cortx.training.network import ExplainerNetwork
 from cortx.training.student import NetworkStudent, StudentConfig, StudentNetwork, ValueSet, train_student
 
@@ -47,13 +50,36 @@ MIXED, MASKED = 0.3, 0.3
 """Made-up rows: how much of a row comes from another one on average, and how many are masked copies besides."""
 KEPT = 0.8
 """The chance of a player to stay in a made-up masked copy."""
+MOVED = 0.02
+"""Made-up rows for functions with steps: how far numbers are moved among those of their column, as a share of these."""
+CONTINUOUS = 50
+"""Different values of a column from which there are values between them."""
+TRIED_ROUNDS, TRIED_PAIRS = 100, 20_000
+"""Trees are first tried with so few rounds of boosting and pairs..."""
+FAR_BEHIND = 1.5
+"""... and given up where they miss so many times what the network misses."""
+
+
+@runtime_checkable
+class StorableStudent(Student, Protocol):
+    """A student that a saved explainer takes along."""
+
+    kind: ClassVar[str]
+    """Its name in `artifact.STUDENTS`."""
+
+    def to_tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Its tensors by name, on the CPU, and the facts, as JSON types, that `from_tensors` needs beside them."""
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor], facts: dict[str, Any], spec: GameSpec) -> Student:
+        """The same student again; refuses facts that describe something larger than the tensors."""
 
 
 class Teacher(Student, Protocol):
     """What an explainer learns from: a copy of the game, or the game itself, that labels any row for nothing."""
 
-    def label_count(self, n_rows: int) -> int:
-        """How many rows it labels in reasonable time, made-up ones included, where the table has `n_rows`."""
+    def label_count(self, n_rows: int, most: int) -> int:
+        """How many rows it labels, made-up ones included, where the table has `n_rows` and a recipe wants `most`."""
 
     def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Shapley values, (rows, players, outputs), and v(all) - v(none), (rows, outputs), of encoded rows."""
@@ -73,10 +99,10 @@ class Taught:
     never saw, as a share of that of the difference."""
     pairs: int
     seconds: float
-    student: Student | None = None
+    student: StorableStudent | None = None
     """The teacher as a control variate of later labels; None where it is the game itself."""
     network: StudentNetwork | None = None
-    """The student's network, where it has one: the explainer starts from its gradients."""
+    """The student's network, where it has one of the same inputs: the explainer starts from its gradients."""
 
     @property
     def poor(self) -> bool:
@@ -95,15 +121,19 @@ def teach(
     device: str,
     show: bool | None,
     start: StudentNetwork | None = None,
+    inputs: TableFeatures | None = None,
 ) -> Taught:
     """Buys the values of pairs and trains a student on them; where there are many, in rounds until more do not help.
 
-    Its weights start from those of `start`, the student of an earlier model, where it is given.
+    Its weights start from those of `start`, the student of an earlier model, where it is given. The
+    explainer's inputs are `inputs`, where these are given, or else those that suit the student best.
     """
     lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show, start)
+    lesson.inputs = inputs
     count = len(pairs)
     for share in (4, 2) if count >= ROUNDS_FROM else (2,):
-        tried = lesson.train(count // share, min(config.steps, max(LEAST_TRIAL, config.steps // TRIAL)))
+        steps = min(config.steps, max(LEAST_TRIAL, config.steps // TRIAL))
+        tried = lesson.better(count // share, steps, last=False)
         if tried.poor:
             return tried  # what is left of the budget may be spent better
         if tried.unexplained < SETTLED:
@@ -113,7 +143,7 @@ def teach(
             )  # fmt: skip
             count = tried.pairs
             break
-    return lesson.train(count, config.steps)
+    return lesson.better(count, config.steps)
 
 
 class _Lesson:
@@ -139,6 +169,8 @@ class _Lesson:
         self.values = np.zeros((len(pairs), 2, game.n_outputs), dtype=np.float32)
         self.bought = 0
         self.seconds = 0.0
+        self.tries_trees = config.trees and can_grow()
+        self.inputs: TableFeatures | None = None
         # Of rows that nothing else is learned from, as far as pairs are of different rows.
         self.held_out = np.zeros(len(pairs), dtype=bool)
         first = pairs.row[: min(len(pairs), len(np.unique(pairs.row)))]
@@ -173,7 +205,46 @@ class _Lesson:
         network.requires_grad_(False)
         self.seconds += perf_counter() - started
         student = NetworkStudent(network, self.game.base_values, self.seed)
-        return Taught(student, self.features, self._unexplained(network, count), count, self.seconds, student, network)
+        inputs, missed = self.inputs or self.features, self._unexplained(student, count)
+        guesses = network if inputs is self.features else None
+        return Taught(student, inputs, missed, count, self.seconds, student, guesses)
+
+    def better(self, count: int, steps: int, *, last: bool = True) -> Taught:
+        """The student of the first `count` pairs that predicts values better which neither saw: a network or trees.
+
+        Trees are grown in full only at `last`, and no longer tried once they are far behind.
+        """
+        network = self.train(count, steps)
+        if not self.tries_trees or network.unexplained < SETTLED:
+            return network
+        trees = self.grow(min(count, TRIED_PAIRS), TRIED_ROUNDS, count)
+        if trees.unexplained > FAR_BEHIND * network.unexplained:
+            self.tries_trees = False
+        elif last:
+            trees = self.grow(count, ROUNDS, count)
+            logger.info(
+                "of values that they never saw, boosted trees miss %.2g%% and a network %.2g%%: the better one teaches",
+                100 * trees.unexplained, 100 * network.unexplained,
+            )  # fmt: skip
+        return replace(trees if trees.unexplained < network.unexplained else network, seconds=self.seconds)
+
+    def grow(self, learned: int, rounds: int, count: int) -> Taught:
+        """Boosted trees that learn from the first `learned` pairs, judged by those held out of the first `count`."""
+        started = perf_counter()
+        game, players = self.game, self.game.players.column_player
+        most = max(1, min(LEARNED_BYTES // (16 * len(players)), LEARNED_ROWS // (2 * game.n_outputs)))
+        chosen = np.flatnonzero(~self.held_out[:learned])[:most]
+        absent = game.absent if len(game.absent) == 1 else np.full((1, len(players)), np.nan)
+        present = self.pairs.masks(chosen, self.rows.active)[..., players]  # (pairs, 2, columns)
+        masked = np.where(present, self.rows.table.matrix[self.pairs.row[chosen], None, :], absent)
+        targets = self.values[chosen].reshape(-1, game.n_outputs)
+        seed = stream_seed(self.seed, "boosted trees")
+        forest = grow(masked.reshape(len(targets), -1), targets, rounds, seed)
+        reference = self.features.reference.cpu().numpy()
+        student = ForestStudent(forest, players, absent, reference, game.base_values)
+        inputs = self.inputs or with_steps(self.features, forest_steps(forest))
+        self.seconds += perf_counter() - started
+        return Taught(student, inputs, self._unexplained(student, count), count, self.seconds, student)
 
     def _set(self, count: int, *, held_out: bool) -> ValueSet:
         chosen = np.flatnonzero(self.held_out[:count] == held_out)
@@ -181,17 +252,17 @@ class _Lesson:
         row, kept, values = (torch.from_numpy(array).to(self.device) for array in arrays)
         return ValueSet(self.codes, row, kept, values)
 
-    @torch.inference_mode()
-    def _unexplained(self, network: StudentNetwork, count: int) -> float:
-        unseen = self._set(count, held_out=True)
-        active = network.active(unseen.codes)
+    def _unexplained(self, student: Student, count: int) -> float:
+        chosen = np.flatnonzero(self.held_out[:count])
+        scale = scale_of(torch.from_numpy(self.values[:count]), (0, 1)).numpy()
         missed = total = 0.0
-        for index in torch.split(torch.arange(len(unseen), device=self.device), 4_096):
-            inputs = network.features(unseen.codes[unseen.row[index]]).repeat_interleave(2, dim=0)
-            answers = network(inputs, unseen.masks(index, active).flatten(0, 1))
-            truth = unseen.values[index] / network.scale
-            odd = (truth - answers.view(truth.shape)).diff(dim=1)
-            missed, total = missed + float(odd.square().sum()), total + float(truth.diff(dim=1).square().sum())
+        for start in range(0, len(chosen), PART):
+            some = chosen[start : start + PART]
+            rows = self.rows.take(self.pairs.row[some])
+            answers = student.values(rows, self.pairs.masks(some, self.rows.active)) - self.game.base_values
+            truth = np.diff(self.values[some] / scale, axis=1)
+            odd = truth - np.diff(answers / scale, axis=1)
+            missed, total = missed + float(np.square(odd).sum()), total + float(np.square(truth).sum())
         return float(np.sqrt(missed / total)) if total > 0 else 0.0
 
 
@@ -207,12 +278,15 @@ def label_rows(
     show: bool | None,
 ) -> LabelSet:
     """Rows that `network` learns from, with the teacher's labels: those of the table first, then made-up ones."""
-    numbers = (1 + config.path_points) * game.n_players * game.n_outputs  # labels, and what gradients say beside them
-    most = min(config.label_rows, max(1, LABEL_BYTES // (4 * numbers + 8 * rows.table.matrix.shape[1])))
-    count = min(most, teacher.label_count(len(learners)))
+    said = 0 if network.path is None else config.path_points  # what gradients say beside each label
+    row_bytes = 4 * (1 + said) * game.n_players * game.n_outputs + 8 * rows.table.matrix.shape[1]
+    count = min(max(1, LABEL_BYTES // row_bytes), teacher.label_count(len(learners), config.label_rows))
     generator = numpy_generator(seed, "made-up rows")
     real = rows.table.matrix[learners if len(learners) <= count else generator.choice(learners, count, replace=False)]
-    matrix = np.concatenate([real, made_up(game, real, count - len(real), generator)])
+    made = made_up(game, real, count - len(real), generator)
+    if network.features.has_steps:
+        made = moved(made, real, rows.table.schema, game.absent, generator)
+    matrix = np.concatenate([real, made])
     codes = torch.from_numpy(matrix).to(network.device)
     labels, totals = [], []
     with progress_bar("labels to learn from", len(codes), show=show) as advance, work(large=True):
@@ -238,3 +312,24 @@ def made_up(game: Game, real: npt.NDArray[Any], count: int, generator: np.random
     masked = generator.random((count, 1)) < MASKED
     gone = (generator.random((count, n_players)) >= KEPT)[:, owner]
     return np.where(masked & gone, game.absent[0], mixed)
+
+
+def moved(made: Array, real: npt.NDArray[Any], schema: Any, absent: Array, generator: np.random.Generator) -> Array:
+    """Made-up rows with numbers between those of the table; functions with steps change there too.
+
+    Columns of categories or of few different numbers stay, and so does what equals a single reference.
+    """
+    assert isinstance(schema, Schema)
+    result = made.copy()
+    for j, column in enumerate(schema.columns):
+        ordered = np.sort(real[~np.isnan(real[:, j]), j])
+        shift = MOVED * len(ordered) * generator.standard_normal(len(made))
+        if column.categorical or len(np.unique(ordered)) < CONTINUOUS:
+            continue
+        place = np.clip(np.searchsorted(ordered, made[:, j]) + shift, 0, len(ordered) - 1)
+        numbers = np.interp(place, np.arange(len(ordered)), ordered)
+        if (ordered == np.rint(ordered)).all():
+            numbers = np.rint(numbers)
+        stays = np.isnan(made[:, j]) | ((made[:, j] == absent[0, j]) if len(absent) == 1 else False)
+        result[:, j] = np.where(stays, made[:, j], numbers)
+    return result

@@ -154,15 +154,13 @@ def fit_features(
     constant = (absent == absent[0]).all(axis=0) | np.isnan(absent).all(axis=0)
     reference = np.where(constant, absent[0], np.inf)
 
-    compared = [(j, float(value)) for j, values in (steps or {}).items() if j in numeric for value in values]
-
     def floats(items: Any) -> Tensor:
         return torch.tensor(np.asarray(items, dtype=np.float64))
 
     def places(items: Any) -> Tensor:
         return torch.tensor(np.asarray(items, dtype=np.int64))
 
-    return TableFeatures(
+    features = TableFeatures(
         {
             "numbers": places(numeric),
             "centre": floats(centre),
@@ -174,10 +172,26 @@ def fit_features(
             "known_value": floats([value for _, value in known]),
             "one_hot": torch.tensor(not config.raw),
             "reference": floats(reference),
-            **({} if not compared else {"step_column": places([j for j, _ in compared])}),
-            **({} if not compared else {"step_value": floats([value for _, value in compared])}),
         }
     )
+    return with_steps(features, steps) if steps else features
+
+
+def replace_reference(features: TableFeatures, reference: Tensor) -> TableFeatures:
+    """The same inputs of another reference, (columns,)."""
+    return TableFeatures({**dict(features.named_buffers()), "reference": reference})
+
+
+def with_steps(features: TableFeatures, steps: Steps) -> TableFeatures:
+    """The same inputs, and on which side of thresholds the numbers lie."""
+    numeric = set(features.numbers.tolist())
+    compared = [(j, float(value)) for j, values in steps.items() if j in numeric for value in values]
+    state = {name: tensor.clone() for name, tensor in features.named_buffers()}
+    if compared:
+        device = features.numbers.device
+        state["step_column"] = torch.tensor([j for j, _ in compared], dtype=torch.int64, device=device)
+        state["step_value"] = torch.tensor([value for _, value in compared], dtype=torch.float64, device=device)
+    return TableFeatures(state)
 
 
 def forest_steps(forest: Forest) -> dict[int, Matrix]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cortx.errors import InputError
+from cortx.estimators.block import adding_up
 from cortx.estimators.free import Design, Interactions, design_size, fit_interactions, make_design, random_pairs
 from cortx.games import GameSpec, Rows
 from cortx.progress import progress_bar
@@ -56,6 +57,8 @@ class StudentConfig:
     """Rows that are labelled for the explainer, made-up ones included, at most."""
     label_asks: int = 12_000_000
     """Values v(S) of the student that all these labels may take; the rows of the table come first."""
+    trees: bool = True
+    """Whether boosted trees teach where they predict unseen values better than the network."""
     path_points: int = 3
     """Points at which the explainer asks the student for its gradients (`PathGradients`); 0: it does not."""
 
@@ -342,10 +345,10 @@ class NetworkStudent:
         network.load_state_dict(tensors)
         return cls(network.eval().requires_grad_(False), spec.base_values, int(facts["seed"]))
 
-    def label_count(self, n_rows: int) -> int:
+    def label_count(self, n_rows: int, most: int) -> int:
         """Rows that it labels for an explainer, made-up ones included: all of the table's `n_rows` come first."""
         config = self.network.config
-        return max(n_rows, config.label_asks // config.values_of(self.network.n_players))
+        return min(most, max(n_rows, config.label_asks // config.values_of(self.network.n_players)))
 
     def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Shapley values, (rows, players, outputs), and v(all) - v(none), (rows, outputs), of encoded rows."""
@@ -378,7 +381,4 @@ class NetworkStudent:
         found: Array = values.double().cpu().numpy()
         # What float32 rounds off is shared out, or rows near the reference would not add up.
         ends = self.values(rows, np.stack([np.zeros_like(rows.active), rows.active], axis=1))
-        gap = ends[:, 1] - ends[:, 0] - found.sum(axis=1)
-        share = gap / np.maximum(1, rows.active.sum(axis=1))[:, None]
-        found += rows.active[..., None] * share[:, None, :]
-        return found
+        return adding_up(found, ends[:, 1] - ends[:, 0], rows.active)

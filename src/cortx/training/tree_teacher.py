@@ -24,6 +24,8 @@ LABEL_WORK = 2**35
 """What all labels of a fit may take, in the unit of `TreeValues.work`: about a minute of one core."""
 LEAST_LABELLED = 10_000
 """Trees that label fewer rows than this in that time (deep ones, with a large background) teach nothing."""
+CHEAP = 3
+"""Labels of trees cost little: so many times what a recipe wants of a network are made."""
 ASKED_WITH = 8
 """Rows of the background with which v(S) is asked for to choose positives, which need not be exact."""
 
@@ -39,10 +41,10 @@ class TreeTeacher:
     most_labels: int
     """Rows that `LABEL_WORK` allows."""
 
-    def label_count(self, n_rows: int) -> int:
+    def label_count(self, n_rows: int, most: int) -> int:
         """Rows that are labelled for an explainer, however many the table has."""
         del n_rows
-        return self.most_labels
+        return min(CHEAP * most, self.most_labels)
 
     def _inputs(self, matrix: Array) -> Array:
         """Encoded rows of the game's table, (rows, columns), as the trees see them."""
