@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier, RandomForestRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from tests.conftest import make_tiny_recipe
@@ -30,6 +30,7 @@ X = RNG.normal(size=(400, 6))
 X[:, 5] = RNG.integers(0, 4, len(X))
 Y = np.where(X[:, 0] > 0.3, X[:, 1], -0.5) + (X[:, 2] > -0.2) + 0.5 * (X[:, 5] == 2)
 FRESH = np.concatenate([np.random.default_rng(1).normal(size=(80, 5)), X[:80, 5:]], axis=1)
+Y_DEEP = np.random.default_rng(2).normal(size=1_000)
 MODEL = HistGradientBoostingRegressor(max_iter=15, max_leaf_nodes=6, random_state=0).fit(X, Y)
 
 
@@ -176,6 +177,13 @@ def test_trees_that_take_too_long_are_learned_like_any_model(monkeypatch: pytest
     monkeypatch.setattr(tree_teacher, "LABEL_WORK", 10_000)
     game = cortx.Game(MODEL, reference=X, categorical=())
     assert cortx.CoRTX(recipe()).plan(game, X, 20_000).mode == "student"
+    assert game.prepared is None  # no tables were made
+    monkeypatch.undo()
+    assert cortx.CoRTX(recipe()).plan(cortx.Game(MODEL, reference=X, categorical=()), X, 20_000).mode == "trees"
+    deep = RandomForestRegressor(30, random_state=0).fit(np.random.default_rng(3).normal(size=(1_000, 14)), Y_DEEP)
+    rows = np.random.default_rng(4).normal(size=(200, 14))
+    game = cortx.Game(deep, background=rows[:100], categorical=())
+    assert cortx.CoRTX(recipe()).plan(game, rows, 1_000_000).mode == "student"
 
 
 def test_a_budget_below_the_checks_is_refused() -> None:

@@ -114,6 +114,17 @@ class Slots:
     leaf_column: IntArray
 
 
+def divided(paths: Paths) -> tuple[Blocks, Slots]:
+    """The division of a forest with the most bits whose tables fit `TABLE_NUMBERS`."""
+    most_bits = MOST_BITS
+    while True:
+        blocks = Blocks.of(paths, most_bits)
+        slots = blocks.slots()
+        if slots.size <= TABLE_NUMBERS or most_bits == 0:
+            return blocks, slots
+        most_bits -= 1
+
+
 class TreeTables:
     """Tables for the blocks of a forest, made for the rows of a background (one row: a reference)."""
 
@@ -126,14 +137,8 @@ class TreeTables:
 
     @staticmethod
     def of(paths: Paths, background: Array) -> TreeTables:
-        """The tables with the most bits that fit `TABLE_NUMBERS`; `background` is (rows, tree columns)."""
-        most_bits = MOST_BITS
-        while True:
-            blocks = Blocks.of(paths, most_bits)
-            slots = blocks.slots()
-            if slots.size <= TABLE_NUMBERS or most_bits == 0:
-                break
-            most_bits -= 1
+        """The tables of the `divided` forest; `background` is (rows, tree columns)."""
+        blocks, slots = divided(paths)
         return TreeTables(blocks, slots, _fill(blocks, slots, background))
 
     def add_to(self, goes_left: BoolArray, total: Array) -> None:

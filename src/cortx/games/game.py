@@ -199,6 +199,8 @@ class Game:
         self.evaluations = 0
         self.prepared: Any = None
         """What exact tree values made of this game (`cortx.estimators.tree`), for the next call."""
+        self.trees_are_slow = False
+        """Whether its trees were found to take too long to teach by them (`cortx.training.tree_teacher`)."""
         self._ledgers: list[Ledger] = []
         self._keeper: Keeper | None = None
         self._target = int(target) if isinstance(target, np.integer) else target

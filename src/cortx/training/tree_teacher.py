@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from cortx.errors import InputError
-from cortx.estimators.tree import PreparedTrees, masked_outputs, prepare_trees
+from cortx.estimators.tree import PreparedTrees, masked_outputs, prepare_trees, row_work
+from cortx.estimators.tree_paths import Paths
+from cortx.estimators.tree_tables import divided
 from cortx.games import Game, Rows
 from cortx.games.game import table_of
 from cortx.games.own_columns import on_own_columns
 from cortx.games.tree_readers import NotTrees
+from cortx.games.trees import read_trees
 from cortx.tables import Schema, Table
 from cortx.training.features import forest_steps
 
@@ -81,13 +84,20 @@ class TreeTeacher:
 
 def teachable(game: Game, rows: Rows) -> PreparedTrees | None:
     """The trees of a game whose exact values label many rows in little time, or None; the model is not asked."""
-    if game.of_images:
+    if game.of_images or game.trees_are_slow:
         return None
     try:
+        if game.prepared is None:  # tables of deep trees take long to make, so their size is asked for first
+            trees = read_trees(game)
+            blocks, _ = divided(Paths.of(trees.forest, trees.column_player))
+            work = row_work(trees.forest, blocks, len(game.absent))
+            game.trees_are_slow = _most_labels(work, game.n_outputs) < LEAST_LABELLED
+            if game.trees_are_slow:
+                return None
         prepared = prepare_trees(game, rows, most_checks=0)
     except InputError:  # no trees, or rows that they do not take
         return None
-    return prepared if _most_labels(prepared) >= LEAST_LABELLED else None
+    return prepared if _most_labels(prepared.values.work, game.n_outputs) >= LEAST_LABELLED else None
 
 
 def tree_teacher(game: Game, rows: Rows) -> TreeTeacher:
@@ -101,8 +111,8 @@ def tree_teacher(game: Game, rows: Rows) -> TreeTeacher:
         steps = forest_steps(on_own_columns(game, prepared.trees, table)[0])
     except NotTrees:
         steps = {}
-    return TreeTeacher(prepared, table.schema, steps, _most_labels(prepared))
+    return TreeTeacher(prepared, table.schema, steps, _most_labels(prepared.values.work, game.n_outputs))
 
 
-def _most_labels(prepared: PreparedTrees) -> int:
-    return LABEL_WORK // max(1, prepared.values.work * prepared.trees.forest.n_outputs)
+def _most_labels(row_work: int, n_outputs: int) -> int:
+    return LABEL_WORK // max(1, row_work * n_outputs)
