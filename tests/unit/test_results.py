@@ -369,6 +369,31 @@ def test_backgrounds_of_trees_are_ten_times_faster_than_shap(model: str) -> None
     assert trees(model)["times as fast as shap, background"] >= 10
 
 
+def taught_by_trees(setting: str, method: str) -> dict[str, float]:
+    """Metric -> mean over seeds, of explainers that trees teach or not."""
+    records = [r for r in load("tree_teacher") if r["setting"] == setting and r["method"] == method]
+    assert all(len(r["seeds"]) >= 3 for r in records)
+    return {record["metric"]: record["value"] for record in records}
+
+
+@pytest.mark.parametrize("setting", ["boosted regression, 12 columns", "XGBoost log-odds, 23 columns"])
+def test_explainers_of_trees_have_half_the_error_for_checks_alone(setting: str) -> None:
+    now, before = (taught_by_trees(setting, method) for method in ("trees teach", "before (78d1d41)"))
+    assert now["relative l2"] <= 0.5 * before["relative l2"]
+    assert now["evaluations"] < 100 < before["evaluations"]
+
+
+def test_trees_teach_functions_with_steps_and_networks_smooth_ones() -> None:
+    for setting, trees_teach in (
+        ("a forest's probability as a function, 12 columns", 1.0),
+        ("a network as a function, 12 columns", 0.0),
+    ):
+        chosen, network = (taught_by_trees(setting, method) for method in ("trees teach", "network student"))
+        assert chosen["trees teach"] == trees_teach
+        assert chosen["relative l2"] <= (0.85 if trees_teach else 1.001) * network["relative l2"]
+        assert chosen["evaluations"] <= 65_000
+
+
 def test_the_plan_of_an_installation_is_that_of_the_results() -> None:
     from benchmarks.planning import render as render_plan
 
