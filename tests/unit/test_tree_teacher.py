@@ -186,6 +186,21 @@ def test_trees_that_take_too_long_are_learned_like_any_model(monkeypatch: pytest
     assert cortx.CoRTX(recipe()).plan(game, rows, 1_000_000).mode == "student"
 
 
+def test_refit_to_trees_keeps_the_inputs_of_an_explainer_that_a_student_taught() -> None:
+    """What an explainer of an earlier version, or one of a plain function, may come to."""
+    student = StudentConfig(width=8, depth=1, steps=40, batch_size=32, label_rows=300, trees=False)
+    small = replace(recipe(300, steps=10), student=student)
+    explainer = cortx.CoRTX(small).fit(
+        cortx.Game(MODEL.predict, reference=X, categorical=()), X, budget=4_000, progress=False
+    )
+    assert explainer.fitted.student is not None
+    width = explainer.fitted.network.features.width
+    game = cortx.Game(MODEL, reference=X, categorical=())
+    explainer.refit(game, X, budget=1_000, progress=False)
+    assert explainer.costs_["total_evaluations"] == game.evaluations < 200  # values kept for the function are checked
+    assert explainer.fitted.network.features.width == width
+
+
 def test_a_budget_below_the_checks_is_refused() -> None:
     game = cortx.Game(MODEL, reference=X, categorical=())
     with pytest.raises(BudgetError, match="comparing the trees"):

@@ -198,6 +198,8 @@ def _learn_trees(
     features = fit_features(
         table.matrix, table.schema.columns, game.absent, request.recipe.features, scaled_by, trees.steps
     )
+    if request.start is not None:  # its weights need the inputs that they were learned with
+        features = replace_reference(request.start.network.features, features.reference)
     validation, calibration = (
         replace(Labels.of(tree_labels(game, rows.take(index), progress=False), game), data=take_rows(rows.data, index))
         for index in (plan.validation, plan.calibration)
