@@ -51,8 +51,9 @@ CALIBRATION_SHARE, IMAGE_CALIBRATION_SHARE = 0.15, 0.06
 PRETRAINING_SHARE = 0.4
 PRECISE = 8_192
 """The most that one precise label may cost: enough to enumerate 13 players."""
-JUDGED_SHARE, LEAST_JUDGED = 0.2, 32
-"""With a student: the share of the budget for labels that judge, and the fewest values v(S) of each."""
+JUDGED_SHARE, LEAST_JUDGED, WELL_JUDGED = 0.3, 32, 128
+"""With a student: the share of the budget for labels that judge, the fewest values v(S) of each, and from how many on
+further rows are judged instead: noise that is larger than what it hides cannot be taken out well."""
 LEAST_PAIRS = 200
 """Fewer pairs of values teach a student nothing."""
 ENUMERATE_ROWS = 100
@@ -269,7 +270,7 @@ class _Planner:
         """
         judged = JUDGED_SHARE * self.budget / self.copies / 2  # the other half refines these rows
         n_calibration, n_validation = self._judges(judged)
-        each = max(LEAST_JUDGED, min(PRECISE, 2 ** int(np.log2(max(1.0, judged / (n_calibration + n_validation))))))
+        each = max(LEAST_JUDGED, min(PRECISE, 2 * int(judged / (n_calibration + n_validation) / 2)))
         ask = Ask("unbiased", each + 1, corrects=True)
         costs = ask.costs(self.rows.active.sum(axis=1), self.game)
         calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
@@ -295,7 +296,7 @@ class _Planner:
     def _judges(self, values: float) -> tuple[int, int]:
         """How many rows calibrate and validate, given so many values v(S) for both: three of four calibrate."""
         most = max(LEAST_CALIBRATION + LEAST_VALIDATION, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3))
-        count = int(np.clip(values / LEAST_JUDGED, LEAST_CALIBRATION + LEAST_VALIDATION, most))
+        count = int(np.clip(values / WELL_JUDGED, LEAST_CALIBRATION + LEAST_VALIDATION, most))
         n_validation = max(LEAST_VALIDATION, count // 4)
         return count - n_validation, n_validation
 

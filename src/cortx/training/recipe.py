@@ -114,8 +114,8 @@ def thorough_recipe() -> Recipe:
         head=HeadConfig(width=512, depth=2),
         attribution=FinetuneConfig(steps=24_000, batch_size=1_024),
         student=StudentConfig(
-            width=512, depth=3, steps=20_000, batch_size=1_024, label_values=64, most_values=1_200, label_rows=300_000,
-            label_asks=400_000_000,
+            width=512, depth=3, steps=20_000, batch_size=1_024, learning_rate=3e-3, label_values=64, most_values=1_200,
+            label_rows=300_000, label_asks=400_000_000,
         ),
     )  # fmt: skip
 

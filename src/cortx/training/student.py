@@ -47,7 +47,7 @@ class StudentConfig:
     steps: int = 10_000
     batch_size: int = 512
     """Masked copies of a step; half of them are the complements of the others."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 6e-3
     weight_decay: float = 1e-2
     label_values: int = 24
     """Values v(S) for each player from which a row's label is made, at least 160 in all."""
