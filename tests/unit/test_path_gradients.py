@@ -19,15 +19,15 @@ from cortx.training.student import StudentConfig, StudentNetwork
 COLUMNS = 4
 
 
-def make_student(n_outputs: int = 2, background: int = 1, groups: tuple[int, ...] = (0, 1, 1, 2)) -> StudentNetwork:
+def make_student(n_outputs: int = 2, background: int = 1, points: int = 3) -> StudentNetwork:
     """Of 4 columns and 3 players, with weights that are drawn and not trained."""
     rows = np.random.default_rng(0).normal(size=(50, COLUMNS))
     schema = cortx.Game(lambda x: x.sum(axis=1), background=rows).rows(rows).table.schema
     absent = rows[:background]
     features = fit_features(rows, schema.columns, absent, FeatureConfig())
-    config = StudentConfig(width=16, depth=2, path_points=5)
+    config = StudentConfig(width=16, depth=2, path_points=points)
     student = StudentNetwork(
-        features, torch.tensor(groups), torch.from_numpy(absent), n_outputs, config, seed=0
+        features, torch.tensor([0, 1, 1, 2]), torch.from_numpy(absent), n_outputs, config, seed=0
     ).requires_grad_(False)
     student.scale.copy_(torch.arange(1, n_outputs + 1))
     return student
@@ -43,9 +43,9 @@ def contributions(student: StudentNetwork, codes: torch.Tensor, t: float) -> tor
 
 @pytest.mark.parametrize("background", [1, 3])
 def test_gradients_are_those_of_the_student(background: int) -> None:
-    student = make_student(background=background)
+    student = make_student(background=background, points=5)
     codes = torch.from_numpy(np.random.default_rng(1).normal(size=(7, COLUMNS)))
-    path = PathGradients.of(student, 5)
+    path = PathGradients.of(student)
     seen = path(student.features(codes), student.active(codes))
     guess = path.guess(seen)
     expected = torch.stack([contributions(student, codes, float(t)) for t in path.points], dim=1)
@@ -63,7 +63,7 @@ def test_players_that_change_nothing_get_nothing() -> None:
         active = student.active(codes)
         if background == 3:
             active[:, 1] = False
-        path = PathGradients.of(student, 3)
+        path = PathGradients.of(student)
         guess = path.guess(path(student.features(codes), active))
         assert not guess[:, 1].any()
         assert guess[:, 0].any()
@@ -71,7 +71,7 @@ def test_players_that_change_nothing_get_nothing() -> None:
 
 def test_a_saved_state_gives_the_same_guess() -> None:
     student = make_student()
-    path = PathGradients.of(student, 3)
+    path = PathGradients.of(student)
     path.unit.fill_(0.5)
     again = PathGradients.from_tensors(dict(path.state_dict()))
     again.load_state_dict(path.state_dict())
@@ -79,6 +79,13 @@ def test_a_saved_state_gives_the_same_guess() -> None:
     asked = student.features(codes), student.active(codes)
     assert torch.equal(path(*asked), again(*asked))
     assert torch.equal(path.guess(path(*asked)), again.guess(again(*asked)))
+
+
+def test_many_outputs_are_asked_at_one_point() -> None:
+    for n_outputs, points in ((2, 3), (8, 1)):
+        path = PathGradients.of(make_student(n_outputs))
+        assert len(path.points) == points
+        assert path.width == points * 3 * n_outputs
 
 
 @pytest.fixture(scope="module", params=["reference", "background"])

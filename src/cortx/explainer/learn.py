@@ -333,7 +333,7 @@ def _network(
     if material.taught is not None:
         student, inputs = material.taught.network, deepcopy(material.taught.features)  # each network moves alone
         if student is not None and student.config.path_points:
-            path = PathGradients.of(student, student.config.path_points)
+            path = PathGradients.of(student)
     else:
         inputs = fit_features(np.concatenate(matrices), schema.columns, game.absent, recipe.features, learnt_from)
     network = ExplainerNetwork(

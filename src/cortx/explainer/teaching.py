@@ -278,8 +278,8 @@ def label_rows(
     show: bool | None,
 ) -> LabelSet:
     """Rows that `network` learns from, with the teacher's labels: those of the table first, then made-up ones."""
-    said = 0 if network.path is None else config.path_points  # what gradients say beside each label
-    row_bytes = 4 * (1 + said) * game.n_players * game.n_outputs + 8 * rows.table.matrix.shape[1]
+    said = 0 if network.path is None else network.path.width  # what gradients say beside each label
+    row_bytes = 4 * (game.n_players * game.n_outputs + said) + 8 * rows.table.matrix.shape[1]
     count = min(max(1, LABEL_BYTES // row_bytes), teacher.label_count(len(learners), config.label_rows))
     generator = numpy_generator(seed, "made-up rows")
     real = rows.table.matrix[learners if len(learners) <= count else generator.choice(learners, count, replace=False)]

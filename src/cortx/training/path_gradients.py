@@ -15,6 +15,9 @@ from cortx.training.encoders import ResidualBlock, linear
 if TYPE_CHECKING:
     from cortx.training.student import StudentNetwork
 
+FEW_OUTPUTS = 2
+"""The most outputs whose gradients are asked for at several points: each has its own, and eight took most of a pass."""
+
 
 class PathGradients(nn.Module):
     """Integrated gradients of a student's network, on the way from nobody present to everybody.
@@ -43,8 +46,9 @@ class PathGradients(nn.Module):
         """Whether who is present is an input: games with a background."""
 
     @classmethod
-    def of(cls, student: StudentNetwork, n_points: int) -> PathGradients:
-        """Of a trained student."""
+    def of(cls, student: StudentNetwork) -> PathGradients:
+        """Of a trained student, at as many points as its settings say; at one where gradients of many outputs cost."""
+        n_points = student.config.path_points if student.n_outputs <= FEW_OUTPUTS else 1
         points, weights = np.polynomial.legendre.leggauss(n_points)
         along = {"points": (points + 1) / 2, "weights": weights / 2}
         belongs = student.input_player[:, None] == torch.arange(student.n_players, device=student.device)
