@@ -107,7 +107,7 @@ def shapley(
 
     Notes
     -----
-    "tree" is for XGBoost, LightGBM and scikit-learn's trees and forests, alone or after the steps of a
+    "tree" is for XGBoost, LightGBM, CatBoost and scikit-learn's trees and forests, alone or after the steps of a
     Pipeline that treat each column by itself, where the output is a sum over leaves: regression, margins, log-odds of
     two classes, probabilities of forests and single trees. It gives exact values for any number of players, groups,
     references and backgrounds, and evaluates no coalition: its cost is `Explanation.tree_passes`. The first call for

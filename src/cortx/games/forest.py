@@ -102,7 +102,8 @@ class Forest:
         if not self.single:
             return exact
         nearest = exact.astype(np.float32)
-        below = np.nextafter(nearest, np.float32(-np.inf))
+        with np.errstate(over="ignore"):  # CatBoost has splits at the least float32
+            below = np.nextafter(nearest, np.float32(-np.inf))
         return np.where(nearest.astype(np.float64) > exact, below, nearest)
 
     def goes_left(self, inputs: Array) -> BoolArray:

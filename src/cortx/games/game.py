@@ -117,8 +117,8 @@ class Game:
     Parameters
     ----------
     model:
-        A torch module, a scikit-learn estimator or Pipeline, an XGBoost or LightGBM model, the path of an ONNX
-        file, or a function from a table (of the kind you give) to numbers, which may be ``async def``.
+        A torch module, a scikit-learn estimator or Pipeline, an XGBoost, LightGBM or CatBoost model, the path of an
+        ONNX file, or a function from a table (of the kind you give) to numbers, which may be ``async def``.
     reference:
         A table, which becomes *one* row: its mean, and the mode of categorical columns. Or a single row, or ``"zero"``.
         v(S) costs one evaluation. This is not the average over rows that users of shap know: see `background`. Images:

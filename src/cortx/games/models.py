@@ -276,7 +276,7 @@ def _from_probability(values: Any, model: Model) -> Any:
 
 
 class EstimatorModel(Model):
-    """A scikit-learn estimator or Pipeline, or the scikit-learn face of XGBoost and LightGBM."""
+    """A scikit-learn estimator or Pipeline, or the scikit-learn face of XGBoost, LightGBM and CatBoost."""
 
     def __init__(self, estimator: Any, output: Output) -> None:
         probabilities = hasattr(estimator, "predict_proba")
@@ -288,8 +288,10 @@ class EstimatorModel(Model):
                 f"output={output!r} needs predict_proba, which {type(estimator).__name__} does not have; "
                 "use output='raw'"
             )
-        if probabilities or hasattr(estimator, "classes_"):
-            self.class_names = tuple(str(label) for label in getattr(estimator, "classes_", ()))
+        classes = getattr(estimator, "classes_", None)
+        # CatBoost's regressors have classes, too: none.
+        if probabilities or (classes is not None and len(classes)):
+            self.class_names = tuple(str(label) for label in (() if classes is None else classes))
             if self.output == "raw" and self._margin() is None:
                 raise InputError(
                     f"output='raw' needs decision_function, which {type(estimator).__name__} does not have; "
@@ -304,6 +306,8 @@ class EstimatorModel(Model):
             return lambda batch: found.predict(batch, output_margin=True)  # a Pipeline passes it to its last step
         if kind == "lightgbm":
             return lambda batch: found.predict(batch, raw_score=True)
+        if kind == "catboost":
+            return lambda batch: found.predict(batch, prediction_type="RawFormulaVal")
         return getattr(self.estimator, "decision_function", None)
 
     @cached_property
@@ -390,6 +394,12 @@ def objective_words(estimator: Any) -> str:
     library = library_of(estimator)
     if library in ("xgboost", "lightgbm"):
         return _objective_words(estimator.get_booster() if library == "xgboost" else estimator.booster_, library)
+    if library == "catboost":
+        try:
+            settings = estimator.get_all_params()
+        except Exception:  # a sum of models keeps none
+            return ""
+        return str(settings.get("loss_function", "")).partition(":")[0]
     return str(getattr(estimator, "loss", ""))
 
 
@@ -400,6 +410,12 @@ class Link:
     kind: Literal["sigmoid", "softmax"]
     factor: float = 1.0
     """What margins are multiplied with before a sigmoid."""
+
+
+CATBOOST_LINKS = {
+    **dict.fromkeys(("Logloss", "CrossEntropy", "Focal", "MultiClassOneVsAll"), Link("sigmoid")),
+    "MultiClass": Link("softmax"),
+}
 
 
 def _log_odds_from_margins(margins: Any, link: Link) -> Any:
@@ -428,6 +444,8 @@ def _link_of(estimator: Any) -> Link | None:
         return _booster_link(estimator.get_booster(), library)
     if library == "lightgbm":
         return _booster_link(estimator.booster_, library)
+    if library == "catboost":
+        return CATBOOST_LINKS.get(objective_words(estimator))
     binary = len(getattr(estimator, "classes_", ())) == 2
     log_loss = getattr(estimator, "loss", None) == "log_loss"
     known = {
@@ -543,12 +561,16 @@ def _onnx_columns(inputs: Any, batch: Any) -> dict[str, npt.NDArray[Any]]:
 def library_of(model: Any) -> str:
     """The library a model's class, or the class it extends, comes from."""
     homes = [base.__module__.partition(".")[0] for base in type(model).__mro__]
-    return next((home for home in homes if home in ("xgboost", "lightgbm")), homes[0])
+    return next((home for home in homes if home in ("xgboost", "lightgbm", "catboost")), homes[0])
 
 
 def _frames(model: Any) -> tuple[str, ...]:
-    """LightGBM refuses Arrow and polars categories, XGBoost Arrow ones; both know pandas."""
-    return {"lightgbm": ("pandas", "numpy"), "xgboost": ("pandas", "numpy", "polars")}.get(library_of(model), FRAMES)
+    """LightGBM refuses Arrow and polars categories, XGBoost Arrow ones; these and CatBoost know pandas."""
+    known: dict[str, tuple[str, ...]] = {
+        **dict.fromkeys(("lightgbm", "catboost"), ("pandas", "numpy")),
+        "xgboost": ("pandas", "numpy", "polars"),
+    }
+    return known.get(library_of(model), FRAMES)
 
 
 def adapt(model: Any, output: Output, precision: Precision = None) -> Model:
@@ -575,6 +597,6 @@ def adapt(model: Any, output: Output, precision: Precision = None) -> Model:
         return (AsyncModel if _is_async(model) else CallableModel)(model, output)
     raise InputError(
         f"cannot explain a {type(model).__module__}.{type(model).__qualname__}; expected a torch module, "
-        "a scikit-learn estimator, an XGBoost or LightGBM model, the path of an ONNX file, "
+        "a scikit-learn estimator, an XGBoost, LightGBM or CatBoost model, the path of an ONNX file, "
         "or a function from a table to numbers"
     )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cortx.games.catboost_trees import CategoryCodes, catboost_json, read_catboost
 from cortx.games.forest import Array, Forest, IntArray
 from cortx.games.game import Game
 from cortx.games.models import BoosterModel, EstimatorModel, Link, found_estimator, library_of, objective_words
@@ -35,8 +36,13 @@ IDENTITY = (
     *("reg:quantileerror", "reg:expectileerror", "rank:pairwise", "rank:ndcg", "rank:map", "binary:logitraw"),
     *("regression", "regression_l1", "huber", "fair", "quantile", "mape", "lambdarank", "rank_xendcg", "custom", ""),
     *("squared_error", "absolute_error", "lad", "ls"),
+    *("RMSE", "MAE", "Quantile", "MAPE", "RMSPE", "Lq", "Huber", "Expectile", "LogCosh", "MultiRMSE", "MultiQuantile"),
+    *("MultiRMSEWithMissingValues", "YetiRank", "YetiRankPairwise", "PairLogit", "PairLogitPairwise", "QueryRMSE"),
+    *("QuerySoftMax", "PythonUserDefinedPerObject"),
 )
 """Objectives of regressors whose predictions are the sum of the leaves."""
+
+LIBRARIES = "XGBoost, LightGBM, CatBoost or scikit-learn's trees"
 
 Encode = Callable[[Table], Array]
 
@@ -72,18 +78,14 @@ def read_trees(game: Game) -> TreeGame:
         steps, last = [], model.booster
         forest = _booster_forest(model)
     else:
-        raise NotTrees(
-            f"exact tree values need a model of XGBoost, LightGBM or scikit-learn's trees; got a {type(model).__name__}"
-        )
+        raise NotTrees(f"exact tree values need a model of {LIBRARIES}; got a {type(model).__name__}")
     if type(last).__name__.startswith("HistGradientBoosting") and last._preprocessor is not None:
         steps = [*steps, ("its own encoder", last._preprocessor)]
     named = [column.name for column in game.schema.columns] if _is_named(game) else None
     sources: Sequence[int] = range(len(game.schema.columns))
     for name, step in steps:
         sources, named = sources_after(step, name, sources, named), None
-    encode: Encode = _AsGiven.of(last, game.schema)
-    if steps:
-        encode = _Through(game, steps, last, len(sources))
+    encode = _encoder(game, steps, last, forest, len(sources))
     if forest.n_columns > len(sources):
         raise NotTrees(f"the trees look at {forest.n_columns} columns, the table has {len(sources)}")
     made_of = np.asarray(sources, dtype=np.int64)
@@ -124,8 +126,8 @@ def check_trees(game: Game, trees: TreeGame, table: Table, most: int | None = No
 def _estimator_forest(last: Any, model: EstimatorModel) -> Forest:
     name, library = type(last).__name__, library_of(last)
     averages = library == "sklearn" and name in AVERAGES
-    if library not in ("xgboost", "lightgbm") and not (library == "sklearn" and name in SKLEARN):
-        raise NotTrees(f"exact tree values need a model of XGBoost, LightGBM or scikit-learn's trees; got {name}")
+    if library not in ("xgboost", "lightgbm", "catboost") and not (library == "sklearn" and name in SKLEARN):
+        raise NotTrees(f"exact tree values need a model of {LIBRARIES}; got {name}")
     if averages:
         if model.class_names is not None and model.output != "probability":
             raise NotTrees(
@@ -138,10 +140,10 @@ def _estimator_forest(last: Any, model: EstimatorModel) -> Forest:
         factor = 1.0
         objective = objective_words(last)
         if objective.partition(" ")[0] not in IDENTITY or " sqrt" in objective:
-            raise NotTrees(
-                f"{name} predicts a function of the sum of its leaves ({objective!r}); give its booster with "
-                "output='raw' to explain the sum itself"
-            )
+            advice = "give its booster with output='raw' to explain the sum itself"
+            if library == "catboost":
+                advice = "use 'kernel' or 'permutation'"
+            raise NotTrees(f"{name} predicts a function of the sum of its leaves ({objective!r}); {advice}")
     return _scaled(_forest_of(last, library, name), factor)
 
 
@@ -168,6 +170,8 @@ def _forest_of(last: Any, library: str, name: str) -> Forest:
         return read_xgboost(xgboost_json(last.get_booster()), None if best is None else int(best) + 1)
     if library == "lightgbm":
         return read_lightgbm(last.booster_)
+    if library == "catboost":
+        return read_catboost(catboost_json(last))
     return SKLEARN[name](last)
 
 
@@ -195,6 +199,19 @@ def _steps(estimator: Any) -> tuple[list[tuple[str, Any]], Any]:
         steps += [(name, step) for name, step in estimator.steps[:-1] if step not in (None, "passthrough")]
         estimator = estimator.steps[-1][1]
     return steps, estimator
+
+
+def _encoder(game: Game, steps: list[tuple[str, Any]], last: Any, forest: Forest, n_columns: int) -> Encode:
+    catboost = library_of(last) == "catboost"
+    if steps and catboost and (forest.categories >= 0).any():
+        raise NotTrees(
+            "CatBoost has categories of its own after the steps of a Pipeline, and they cannot be told there; "
+            "encode them as numbers, or give the columns to CatBoost without steps"
+        )
+    if steps:
+        return _Through(game, steps, last, n_columns)
+    assert isinstance(game.schema, Schema)
+    return CategoryCodes.of(game, game.schema, last, forest) if catboost else _AsGiven.of(last, game.schema)
 
 
 def _is_named(game: Game) -> bool:

@@ -75,7 +75,8 @@ app.add_typer(paper.app)
 
 MODEL_HELP = (
     "The model: [bold]package.module:object[/bold] (an installed module, or one in the current folder), or the path of "
-    "an ONNX file. The object is a fitted scikit-learn, XGBoost or LightGBM model, a torch module, or a function."
+    "an ONNX file. The object is a fitted scikit-learn, XGBoost, LightGBM or CatBoost model, a torch module, or a "
+    "function."
 )
 TABLE_HELP = "A CSV (.csv, .csv.gz) or Parquet (.parquet) file."
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
