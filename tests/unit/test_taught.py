@@ -1,97 +1,481 @@
-"""The scripts behind the records of fits with a budget: how parts become records, and what coverage is counted."""
+"""The student: designs that turn values into Shapley values, what it learns from, and what it is good for."""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+from itertools import permutations
+from math import factorial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import taught, unseen
-from benchmarks.coverage import Pool, study
-from benchmarks.refined import Rounds
-from benchmarks.refined import study as study_of_rounds
-from benchmarks.slow_model import product_values
-from benchmarks.taught_tables import render
+import torch
+from tests.conftest import make_model, make_tiny_recipe
 
 import cortx
-from cortx.explainer.noise import Seen
+from cortx.errors import BudgetError, InputError
+from cortx.estimators.free import design_size, fit_interactions, make_design, random_pairs
+from cortx.explainer import teaching
+from cortx.explainer.pairs import draw_pairs_of
+from cortx.explainer.teaching import made_up
+from cortx.training.recipe import Recipe, get_recipe
+from cortx.training.student import NetworkStudent, StudentConfig
+
+TINY = StudentConfig(width=32, depth=1, steps=400, batch_size=128, label_rows=600, trees=False)
 
 
-def part(seed: int, **scores: float) -> dict[str, Any]:
-    return {
-        "problem": "census-mean", "setting": taught.MEAN, "method": "default", "budget": 20_000, "seed": seed,
-        "scores": {"seconds": 3.0, "l2": 0.1, "relative l2": 0.05, **scores}, "hardware": "a machine",
-        "versions": "its versions", "device": "cpu", "test_rows": 10, "truth_error": 0.0, "evaluations": 19_000 + seed,
-        "evaluations_by_stage": {"student": 10_000 + seed}, "seconds_by_stage": {"student": 1.0},
-    }  # fmt: skip
+def taught_recipe(**student: Any) -> Recipe:
+    return replace(make_tiny_recipe(steps=250), student=replace(TINY, **student))
 
 
-def test_parts_become_means_over_seeds() -> None:
-    records = taught.collect([part(2, l2=0.3), part(0, l2=0.1)])
-    (l2,) = [record for record in records if record["metric"] == "l2"]
-    assert (l2["value"], l2["seeds"], l2["evaluations"]) == (pytest.approx(0.2), [0, 2], 19_001)
-    assert l2["hardware"] == "a machine"
-    assert l2["evaluations_by_stage"] == {"student": 10_001}
-    assert f"### {taught.MEAN}" in render(records)
-    with pytest.raises(ValueError, match="twice"):
-        taught.collect([part(0), part(0)])
+def by_orders(v: Any, n: int) -> np.ndarray:
+    """Shapley values by their definition: mean marginal contributions over all orders."""
+    values = np.zeros(n)
+    for order in permutations(range(n)):
+        present = np.zeros((1, n), dtype=bool)
+        for player in order:
+            before = v(present)[0]
+            present[0, player] = True
+            values[player] += v(present)[0] - before
+    return values / factorial(n)
 
 
-def test_every_job_is_one_that_can_be_run() -> None:
-    for line in taught.jobs(list(taught.GROUPS), (0,)):
-        _, problem, _, method, _, budget, _, seed = line.split()
-        assert problem in taught.PROBLEMS
-        assert method in (*taught.RECIPES, taught.RIVAL)
-        assert int(budget) >= 20_000
-        assert seed == "0"
+def random_game(n: int, seed: int, interactions: float = 1.0) -> Any:
+    generator = np.random.default_rng(seed)
+    table, single = generator.normal(size=2**n), generator.normal(size=n)
+    table[0] = 0.0
+    return lambda c: c @ single + interactions * table[(c * (1 << np.arange(n))).sum(axis=1)]
 
 
-def test_coverage_is_counted_on_all_rows_that_do_not_calibrate() -> None:
-    """Errors are normal, of the sizes that the explainer states; labels of 400 rows have a fifth of that as noise."""
-    generator = np.random.default_rng(0)
-    count, labelled, players = 2_000, 400, 6
-    typical = np.exp(generator.normal(size=(count, 1, 1))) * np.ones((count, players, 1))
-    error = typical * generator.normal(size=typical.shape)
-    noise = 0.2 * typical[:labelled] * generator.normal(size=(labelled, players, 1))
-    typical_row = np.sqrt(np.square(typical).sum(axis=1))
-    active = np.ones((count, players), dtype=bool)
-    seen = Seen(error[:labelled] + noise, np.square(0.2 * typical[:labelled]), typical[:labelled], active[:labelled])
-    pool = Pool(
-        residual=seen.values, errors=np.sqrt(seen.variance), typical=typical, typical_row=typical_row, active=active,
-        truth=error, predicted=np.zeros_like(error), known=np.zeros_like(seen.values), seen=seen,
-    )  # fmt: skip
-    found = study(pool, 200, splits=4)
-    assert 0.86 <= found["coverage, rows"] <= 0.94
-    assert 0.86 <= found["coverage, bands"] <= 0.94
-    assert found["coverage of the hardest tenth, rows"] >= 0.8
+# Designs ----------------------------------------------------------------------------------------------------------
 
 
-def test_answers_and_rounds_have_factors_of_their_own() -> None:
-    """Answers are ten times farther off than stated, rounds as far as stated: one factor for both would be too wide."""
-    generator = np.random.default_rng(1)
-    away = np.abs(generator.normal(size=(3, 3_000))) * np.array([[10.0], [1.0], [1.0]])
-    found = study_of_rounds(Rounds(away, np.ones_like(away), away, np.ones_like(away)), 1_000, splits=4)
-    assert 0.87 <= found["all rounds jointly, rows"] <= 0.93
-    assert found["factor of rows"] > 5 * found["factor of rows, refined"]
+@pytest.mark.parametrize("n", [1, 2, 3, 6])
+def test_few_players_are_enumerated(n: int) -> None:
+    v = random_game(n, n)
+    design = make_design(n, 64, seed=0)
+    assert len(design.coalitions) == design_size(n, 64) == 2**n - 1
+    np.testing.assert_allclose(design.weights @ v(design.coalitions), by_orders(v, n), atol=1e-12)
 
 
-def test_products_of_factors_have_the_values_of_enumeration() -> None:
+@pytest.mark.parametrize("values", [120, 24])  # a regression, and orders
+def test_designs_add_up_and_know_single_players(values: int) -> None:
+    n = 12
+    design = make_design(n, values, seed=3)
+    assert len(design.coalitions) == design_size(n, values) <= values + 1
+    v = random_game(n, 0)
+    total = v(np.ones((1, n), dtype=bool))[0]
+    assert (design.weights @ v(design.coalitions)).sum() == pytest.approx(total)
+    single = np.arange(n) - 4.0
+    np.testing.assert_allclose(design.weights @ (design.coalitions @ single), single, atol=0.01)
+
+
+@pytest.mark.parametrize("values", [120, 24])
+def test_designs_are_right_on_average(values: int) -> None:
+    n = 8
+    v = random_game(n, 1, 0.3)
+    every = make_design(n, 2**n, seed=0)
+    truth = every.weights @ v(every.coalitions)
+    wide = lambda c: v(c[:, :n])  # noqa: E731  (four more players, who do nothing)
+    found = [
+        design.weights @ wide(design.coalitions) for design in (make_design(n + 4, values, seed) for seed in range(300))
+    ]
+    error = np.std(found, axis=0) / np.sqrt(len(found))
+    np.testing.assert_array_less(np.abs(np.mean(found, axis=0)[:n] - truth), 4.5 * error[:n] + 0.01)
+
+
+def test_interactions_that_are_known_make_labels_precise() -> None:
+    n = 14
+
+    def v(c: np.ndarray) -> np.ndarray:
+        return c @ np.linspace(-1, 1, n) + 3 * c[:, 0] * c[:, 1] * c[:, 2] - 2 * c[:, 1] * c[:, 3] * c[:, 2]
+
+    coalitions = random_pairs(n, 6 * n, seed=5)
+    believed = fit_interactions(coalitions, ((v(coalitions) - v(~coalitions)) / 2)[None])
+    related = believed.related.numpy()
+    assert set(np.argsort(-related)[:4]) == {0, 1, 2, 3}
+    truth = np.linspace(-1, 1, n)
+    truth[[0, 1, 2]] += 1
+    truth[[1, 2, 3]] -= 2 / 3
+    errors = {}
+    for name, prior in (("unknown", None), ("known", believed)):
+        design = make_design(n, 160, seed=1, believed=prior)
+        errors[name] = np.linalg.norm(design.weights @ v(design.coalitions) - truth)
+    assert errors["known"] < 0.1 * errors["unknown"]
+
+
+def test_interactions_of_nothing() -> None:
+    coalitions = random_pairs(9, 20, seed=0)
+    believed = fit_interactions(coalitions, np.zeros((3, len(coalitions))))
+    design = make_design(9, 100, 0, believed)
+    assert np.isfinite(design.weights).all()
+
+
+# What it learns from ----------------------------------------------------------------------------------------------
+
+
+def test_pairs_are_different_and_spread_evenly() -> None:
+    table = np.random.default_rng(0).normal(size=(200, 6))
+    table[:20, 0] = 0.0  # equal to the reference
+    table[50] = table[51]
+    game = cortx.Game(lambda x: x.sum(axis=1), reference="zero", categorical=())
+    rows = game.rows(table)
+    index = np.arange(len(rows))
+    pairs = draw_pairs_of(rows, index, 3_000, 1, seed=0)
+    assert 2_990 < pairs.costs(1).sum() <= 3_000
+    masks = pairs.masks(slice(0, len(pairs)), rows.active)
+    assert not (masks & ~rows.active[pairs.row][:, None, :]).any()
+    assert (masks.sum(axis=(1, 2)) == rows.active[pairs.row].sum(axis=1)).all()
+    seen = {(row, *sorted(map(bytes, pair))) for row, pair in zip(pairs.row, masks, strict=True)}
+    assert len(seen) == len(pairs)
+    assert len({50, 51} & set(pairs.row)) == 1
+    size = masks[rows.active[pairs.row].all(axis=1)][:200, 0].sum(axis=1)
+    assert np.bincount(size, minlength=7)[1:].min() > 15  # of about 30
+    # A larger budget goes on from a smaller one; other places of the same rows change nothing.
+    more = draw_pairs_of(rows, index, 5_000, 1, seed=0)
+    np.testing.assert_array_equal(more.row[: len(pairs)], pairs.row)
+    turned = game.rows(table[::-1])
+    again = draw_pairs_of(turned, index[::-1], 3_000, 1, seed=0)
+    np.testing.assert_array_equal(turned.words[again.row], rows.words[pairs.row])
+    np.testing.assert_array_equal(again.kept, pairs.kept)
+
+
+def test_pairs_end_where_all_are_there() -> None:
+    table = np.random.default_rng(0).normal(size=(9, 3))
+    rows = cortx.Game(lambda x: x.sum(axis=1), reference="zero", categorical=()).rows(table)
+    pairs = draw_pairs_of(rows, np.arange(9), 10**6, 1, seed=0)
+    assert len(pairs) == 9 * 4
+    assert pairs.costs(10).sum() == 9 * (3 * 2 * 10 + 1)  # v(all) costs one evaluation
+
+
+def test_made_up_rows_are_of_known_values() -> None:
+    table = np.random.default_rng(0).normal(size=(50, 5))
+    game = cortx.Game(lambda x: x.sum(axis=1), reference=np.full(5, 9.0), categorical=(), players={"a": [0, 1]})
+    game.rows(table)
+    rows = made_up(game, table, 400, np.random.default_rng(1))
+    assert rows.shape == (400, 5)
+    for j in range(5):
+        assert np.isin(rows[:, j], np.append(table[:, j], 9.0)).all()
+    first, second = (np.where(rows[:, j] == 9.0, -1, (rows[:, j, None] == table[:, j]).argmax(axis=1)) for j in (0, 1))
+    np.testing.assert_array_equal(first, second)  # players stay whole
+    assert 0.1 < (rows == 9.0).any(axis=1).mean() < 0.5
+
+
+# Fits -------------------------------------------------------------------------------------------------------------
+
+
+N = 12
+
+
+@pytest.fixture(scope="module")
+def fits() -> dict[str, Any]:
+    """One game, fitted with a student and without."""
+    table = np.random.default_rng(0).normal(size=(400, N)).astype(np.float32)
+    model, found = make_model(N), {}
+    for name, recipe in (("student", taught_recipe()), ("labels", make_tiny_recipe(steps=250))):
+        game = cortx.Game(model, reference=table, output="probability")
+        plan = cortx.CoRTX(recipe).plan(game, table, 20_000)
+        explainer = cortx.CoRTX(recipe).fit(game, table, budget=20_000, progress=False)
+        found[name] = explainer, plan, game, game.evaluations
+    fresh = np.random.default_rng(1).normal(size=(60, N)).astype(np.float32)
+    found["truth"] = cortx.shapley(cortx.Game(model, reference=table, output="probability"), fresh, "exact", views=0)
+    return found
+
+
+def test_a_student_teaches_more_than_labels(fits: dict[str, Any]) -> None:
+    truth = fits["truth"]
+    error = {
+        name: np.linalg.norm(fits[name][0].explain(truth.data).values - truth.values, axis=1).mean()
+        for name in ("student", "labels")
+    }
+    assert error["student"] < 0.9 * error["labels"]  # both have 250 steps only
+    explainer, _, game, _ = fits["student"]
+    own = explainer.fitted.student.shapley(game.rows(truth.data))[..., 0]
+    assert np.linalg.norm(own - truth.values, axis=1).mean() < 0.75 * error["labels"]
+
+
+def test_the_plan_is_what_is_spent(fits: dict[str, Any]) -> None:
+    explainer, plan, _, evaluations = fits["student"]
+    costs = explainer.costs_
+    assert plan.mode == "student"
+    assert "from which a student learns the game" in str(plan)
+    assert costs["total_evaluations"] == evaluations <= 20_000
+    assert costs["total_evaluations"] == pytest.approx(plan.total, rel=0.02)
+    assert costs["student"]["evaluations"] == plan.expected["student"]
+    assert costs["calibration"]["evaluations"] == pytest.approx(plan.expected["calibration"], rel=0.05)
+    assert costs["pretraining"]["evaluations"] == 0  # positives are chosen by the student
+    assert 0 < costs["student"]["unexplained"] < 0.5
+
+
+def test_bounds_hold(fits: dict[str, Any]) -> None:
+    explained = fits["student"][0].explain(fits["truth"].data, confidence=0.9)
+    error = np.linalg.norm(explained.values - fits["truth"].values, axis=1)
+    assert (error <= explained.error_bound).mean() > 0.75
+
+
+def test_the_student_is_a_student(fits: dict[str, Any]) -> None:
+    explainer, _, game, _ = fits["student"]
+    student = explainer.fitted.student
+    assert isinstance(student, NetworkStudent)
+    rows = game.rows(fits["truth"].data[:5])
+    coalitions = np.random.default_rng(0).random((5, 20, N)) < 0.5
+    values = student.values(rows, coalitions)
+    shared = student.values(rows, coalitions[0])
+    np.testing.assert_allclose(values[0], shared[0], atol=1e-6)
+    np.testing.assert_allclose(
+        student.values(rows, np.zeros((1, N), dtype=bool))[:, 0], game.base_values[None].repeat(5, 0)
+    )
+    network = student.network
+    codes = torch.from_numpy(rows.table.matrix)
+    plain = network(network.features(codes), torch.from_numpy(coalitions[:, 3])) * network.scale
+    np.testing.assert_allclose(plain.numpy() + game.base_values, values[:, 3], atol=1e-6)
+    every = make_design(N, 2**N, seed=0)
+    own = student.values(rows, every.coalitions)[..., 0] - game.base_values
+    np.testing.assert_allclose(student.shapley(rows)[..., 0], own @ every.weights.T, atol=1e-6)
+    some = student.shapley(rows)
+    np.testing.assert_allclose(student.shapley(rows.take(np.array([4, 1])))[::-1], some[[1, 4]], atol=1e-7)
+
+
+def test_it_is_saved_with_the_explainer(fits: dict[str, Any], tmp_path: Path) -> None:
+    explainer, _, game, _ = fits["student"]
+    explainer.save(tmp_path / "x")
+    again = cortx.load(tmp_path / "x", model=game.model)
+    rows = game.rows(fits["truth"].data[:5])
+    coalitions = np.random.default_rng(0).random((5, 6, N)) < 0.5
+    np.testing.assert_array_equal(
+        again.fitted.student.values(rows, coalitions), explainer.fitted.student.values(rows, coalitions)
+    )
+    np.testing.assert_array_equal(again.fitted.student.shapley(rows), explainer.fitted.student.shapley(rows))
+    assert again.fitted.recipe.student == explainer.fitted.recipe.student
+
+
+def test_the_same_seed_gives_the_same_explainer(fits: dict[str, Any]) -> None:
+    explainer = fits["student"][0]
+    table = np.random.default_rng(0).normal(size=(400, N)).astype(np.float32)
+    fresh = cortx.Game(make_model(N), reference=table, output="probability", memory_budget=2**20)
+    again = cortx.CoRTX(taught_recipe()).fit(fresh, table, budget=20_000, progress=False)
+    data = fits["truth"].data
+    np.testing.assert_allclose(again.explain(data).values, explainer.explain(data).values, atol=1e-6)
+    # What this explainer has paid for is not asked for again, but for checks; a larger budget goes on from there.
+    asked = fresh.evaluations
+    again.fit(fresh, table, budget=20_000, progress=False)
+    assert fresh.evaluations - asked < 150
+    assert again.costs_["total_evaluations"] == pytest.approx(explainer.costs_["total_evaluations"], rel=0.02)
+
+
+def test_a_folder_keeps_values(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+    model, calls = make_model(), []
+
+    def counted(x: np.ndarray) -> np.ndarray:
+        calls.append(len(x))
+        if sum(calls) > 3_000 and failing:
+            raise RuntimeError("out of service")
+        with torch.no_grad():
+            return torch.sigmoid(model(torch.from_numpy(x).float())).numpy()[:, 0]
+
+    failing = True
+    recipe = taught_recipe(steps=60)
+    with pytest.raises(cortx.errors.ModelError, match="kept"):
+        cortx.CoRTX(recipe).fit(cortx.Game(counted, reference=table), table, budget=6_000, checkpoint=tmp_path)
+    failing, before = False, sum(calls)
+    game = cortx.Game(counted, reference=table)
+    explainer = cortx.CoRTX(recipe).fit(game, table, budget=6_000, checkpoint=tmp_path)
+    assert explainer.costs_["total_evaluations"] <= 6_000
+    assert sum(calls) - before < 6_000 - 2_000
+
+
+@pytest.mark.parametrize("kind", ["background", "groups", "classes", "missing"])
+def test_any_game(kind: str) -> None:
     generator = np.random.default_rng(2)
-    for players in (4, 5):
-        present, absent = generator.uniform(0.2, 1, size=(2, 7, players))
-        weights = generator.normal(size=7)
+    table = generator.normal(size=(260, 6))
+    settings: dict[str, Any] = {"reference": table, "categorical": ()}
+    if kind == "background":
+        settings = {"background": table[:4], "categorical": ()}
+    if kind == "groups":
+        settings["players"] = {"pair": [0, 3]}
+    if kind == "missing":
+        table[generator.random(table.shape) < 0.1] = np.nan
+        settings["reference"] = np.zeros(6)
 
-        def model(rows: np.ndarray, on: Any = present, off: Any = absent, by: Any = weights) -> np.ndarray:
-            return (np.where(rows[:, None] > 0.5, on, off).prod(axis=2) * by).sum(axis=1)
+    def model(x: np.ndarray) -> np.ndarray:
+        x = np.nan_to_num(np.asarray(x, dtype=np.float64), nan=0.7)
+        first = np.tanh(x[:, 0] * x[:, 1]) + x[:, 2]
+        return np.stack([first, x[:, 3] - x[:, 4] ** 2], axis=1) if kind == "classes" else first + x[:, 3] * x[:, 5]
 
-        game = cortx.Game(model, reference=np.zeros(players), categorical=())
-        labels = cortx.shapley(game, np.ones((1, players)), "exact", progress=False)
-        np.testing.assert_allclose(product_values(present, absent, weights), labels.values[0], atol=1e-12)
+    game = cortx.Game(model, **settings)
+    budget = 30_000 if kind == "background" else 6_000
+    explainer = cortx.CoRTX(taught_recipe()).fit(game, table, budget=budget, progress=False)
+    assert game.evaluations <= budget
+    exact = cortx.shapley(game, table[:40], "exact", views=0)
+    error = np.linalg.norm(explainer.explain(table[:40]).values - exact.values, axis=1)
+    assert error.mean() < 0.35 * np.linalg.norm(exact.values, axis=1).mean()
+    rows = game.rows(table[:3])
+    np.testing.assert_allclose(
+        explainer.fitted.student.values(rows, np.zeros((1, game.n_players), dtype=bool))[:, 0],
+        np.repeat(game.base_values[None], 3, axis=0), atol=1e-5,
+    )  # fmt: skip
 
 
-def test_true_values_of_a_support_vector_machine_add_up() -> None:
-    table = unseen.digits()
-    some = table.test[:3]
-    difference = table.game.outputs_of(table.game.rows(some).table)[:, 0] - table.game.base_values[0]
-    np.testing.assert_allclose(table.exact(some).sum(axis=1), difference, atol=1e-9)
-    assert table.game.n_players >= 20
+def test_a_poor_student_teaches_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A model that no network learns: labels come from the model, and the log says so."""
+    monkeypatch.setattr(teaching, "ROUNDS_FROM", 500)
+    table = np.random.default_rng(0).normal(size=(300, 6))
+
+    def noise(x: np.ndarray) -> np.ndarray:
+        return np.sin(1e6 * (np.asarray(x) * np.arange(1, 7)).sum(axis=1))
+
+    game = cortx.Game(noise, reference="zero", categorical=())
+    with caplog.at_level(logging.INFO, "cortx"):
+        explainer = cortx.CoRTX(taught_recipe(steps=100)).fit(game, table, budget=30_000, progress=False)
+    assert "labels come from the model" in caplog.text
+    assert explainer.fitted.student is None
+    assert game.evaluations <= 30_000
+    assert explainer.costs_["student"]["evaluations"] > 0
+    assert explainer.costs_["total_evaluations"] == game.evaluations
+
+
+def test_more_values_that_do_not_help_are_not_bought(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(teaching, "ROUNDS_FROM", 500)
+    table = np.random.default_rng(0).normal(size=(2_000, 5))
+    monkeypatch.setattr(teaching, "SETTLED", 0.1)
+    game = cortx.Game(lambda x: x @ np.arange(5.0), reference="zero", categorical=())
+    with caplog.at_level(logging.INFO, "cortx"):
+        cortx.CoRTX(taught_recipe(steps=1_600)).fit(game, table, budget=40_000, progress=False)
+    assert "more hardly help" in caplog.text
+    assert game.evaluations < 30_000
+
+
+def test_budgets_that_are_too_small(table: np.ndarray, game: cortx.Game) -> None:
+    with pytest.raises(BudgetError, match=r"give at least"):
+        cortx.CoRTX("default").plan(game, table, 1_000)
+    with pytest.raises(InputError, match="positive sizes"):
+        StudentConfig(width=0)
+
+
+def test_recipes() -> None:
+    for name in ("default", "quick"):
+        recipe = get_recipe(name)  # type: ignore[arg-type]
+        assert recipe.student is not None
+        assert Recipe.from_json(recipe.to_json()) == recipe
+    old = get_recipe("paper").to_json()
+    assert old.pop("student") is None
+    assert Recipe.from_json(old).student is None
+
+
+@pytest.mark.parametrize("constant", [0.0, 3.0, 1e6])
+def test_constant_models(constant: float) -> None:
+    table = np.random.default_rng(0).normal(size=(200, 6))
+    game = cortx.Game(lambda x: np.stack([np.full(len(x), constant), x[:, 0]], axis=1), reference=table, categorical=())
+    explainer = cortx.CoRTX(taught_recipe(steps=60)).fit(game, table, budget=6_000, progress=False)
+    assert np.abs(explainer.explain(table[:5]).values[..., 0]).max() <= 1e-6 * max(1.0, constant)
+
+
+@pytest.mark.parametrize("shape", [(250, 1), (150, 2), (103, 3)])
+def test_small_games_need_no_student(shape: tuple[int, int]) -> None:
+    """There are fewer pairs than a student learns from, whatever the budget: labels come from the model."""
+    table = np.random.default_rng(0).normal(size=shape)
+    game = cortx.Game(lambda x: x.sum(axis=1) + x[:, 0] * x[:, -1], reference="zero", categorical=())
+    explainer = cortx.CoRTX(taught_recipe(steps=60)).fit(game, table, budget=20_000, progress=False)
+    assert explainer.fitted.student is None
+    assert explainer.fitted.calibration is not None
+
+
+def test_rows_that_teach_nothing(game: cortx.Game) -> None:
+    """Few different rows, or all equal to the reference: as without a student."""
+    table = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    repeated = np.repeat(table, 60, axis=0)
+    assert cortx.CoRTX(taught_recipe()).plan(game, repeated, 20_000).mode != "student"
+
+
+def test_rows_near_the_reference_are_refined(fits: dict[str, Any]) -> None:
+    explainer, _, game, _ = fits["student"]
+    near = np.asarray(fits["truth"].data[:10], dtype=np.float64) * 1e-6 + game.absent
+    for row in near.astype(np.float32):
+        shown = explainer.explain(row[None], confidence=0.9, tolerance=1e-12, row_budget=100)
+        assert np.isfinite(shown.values).all()
+
+
+def test_a_larger_budget_does_not_resume_the_training_of_a_smaller_one(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+    for budget in (8_000, 11_000):
+        game = cortx.Game(make_model(), reference=table, output="probability")
+        cortx.CoRTX(taught_recipe(steps=40)).fit(game, table, budget=budget, checkpoint=tmp_path, progress=False)
+    whole = cortx.CoRTX(taught_recipe(steps=40)).fit(
+        cortx.Game(make_model(), reference=table, output="probability"), table, budget=11_000, progress=False
+    )
+    again = cortx.CoRTX(taught_recipe(steps=40)).fit(
+        cortx.Game(make_model(), reference=table, output="probability"), table, budget=11_000, checkpoint=tmp_path,
+        progress=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(again.explain(table[:9]).values, whole.explain(table[:9]).values, atol=1e-6)
+    assert again.fitted.calibration.mean_l2 == pytest.approx(whole.fitted.calibration.mean_l2, rel=1e-5)
+
+
+# Refits -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_refit_starts_from_what_is_known() -> None:
+    """The model was trained a little further: few values teach more than they do to a beginner."""
+    table = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+    models = make_model(8), make_model(8)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(5)
+        for parameter in models[1].parameters():
+            parameter.mul_(1 + 0.02 * torch.randn(parameter.shape, generator=generator))
+    before, now = (cortx.Game(model, reference=table, output="probability") for model in models)
+    recipe = taught_recipe(width=64, steps=2_000)  # values, not steps, are the limit
+    explainer = cortx.CoRTX(recipe).fit(before, table, budget=20_000, progress=False)
+    explainer.refit(now, table, budget=6_000, progress=False)
+    assert now.evaluations == explainer.costs_["total_evaluations"] <= 6_000
+    assert explainer.game is now
+    assert explainer.fitted.recipe == recipe
+    again = cortx.Game(models[1], reference=table, output="probability")
+    beginner = cortx.CoRTX(recipe).fit(again, table, budget=6_000, progress=False)
+    missed = [one.costs_["student"]["unexplained"] for one in (explainer, beginner)]
+    assert missed[0] < 0.7 * missed[1]
+    fresh = np.random.default_rng(1).normal(size=(60, 8)).astype(np.float32)
+    truth = cortx.shapley(again, fresh, "exact", views=0).values
+    shown = explainer.explain(fresh, confidence=0.9)
+    assert (np.linalg.norm(shown.values - truth, axis=1) <= shown.error_bound).mean() > 0.75
+
+
+def test_a_refit_is_of_the_same_game(fits: dict[str, Any]) -> None:
+    table = np.random.default_rng(0).normal(size=(400, N)).astype(np.float32)
+    explainer, game = fits["student"][0], fits["student"][2]
+    with pytest.raises(InputError, match="differs in the columns"):
+        explainer.refit(cortx.Game(make_model(N + 1), reference="zero", output="probability"), np.ones((300, N + 1)))
+    with pytest.raises(InputError, match="call fit"):
+        explainer.refit(cortx.Game(make_model(N), reference=table, output="raw"), table)
+    with pytest.raises(InputError, match="student"):
+        fits["labels"][0].refit(game, table)
+
+
+def test_a_refit_refuses_what_it_cannot_go_on_from() -> None:
+    table = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+    game = cortx.Game(make_model(), reference=table, output="probability")
+    explainer = cortx.CoRTX(taught_recipe()).fit(game, table, budget=8_000, progress=False)
+    other = cortx.Game(make_model(), background=table[:5], output="probability")
+    with pytest.raises(InputError, match="one reference or a background"):
+        explainer.refit(other, table, budget=8_000, progress=False)
+    explainer.heads = ("attribution", "ranking")
+    with pytest.raises(InputError, match="set anew"):
+        explainer.refit(game, table, budget=8_000, progress=False)
+
+
+def test_a_poor_student_learns_from_all_values_where_labels_are_too_dear(caplog: pytest.LogCaptureFixture) -> None:
+    """Noise cannot be learned; with this budget so many players leave nothing for labels."""
+    n = 60
+    table = np.random.default_rng(0).normal(size=(300, n))
+    weights = np.random.default_rng(1).normal(size=n) * 1e4
+    game = cortx.Game(lambda x: np.sin(x @ weights), reference=np.zeros(n))
+    with caplog.at_level(logging.WARNING, logger="cortx"):
+        explainer = cortx.CoRTX(taught_recipe(steps=40)).fit(game, table, budget=12_000, progress=False)
+    assert "too little of the budget is left" in caplog.text
+    costs = explainer.costs_["student"]
+    assert costs["unexplained"] > 0.5
+    assert explainer.costs_["total_evaluations"] > 0.95 * 12_000

@@ -270,7 +270,7 @@ class _Planner:
         """
         judged = JUDGED_SHARE * self.budget / self.copies / 2  # the other half refines these rows
         n_calibration, n_validation = self._judges(judged)
-        each = max(LEAST_JUDGED, min(PRECISE, 2 * int(judged / (n_calibration + n_validation) / 2)))
+        each = _power_of_two(judged / (n_calibration + n_validation), PRECISE)
         ask = Ask("unbiased", each + 1, corrects=True)
         costs = ask.costs(self.rows.active.sum(axis=1), self.game)
         calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
@@ -295,8 +295,9 @@ class _Planner:
 
     def _judges(self, values: float) -> tuple[int, int]:
         """How many rows calibrate and validate, given so many values v(S) for both: three of four calibrate."""
-        most = max(LEAST_CALIBRATION + LEAST_VALIDATION, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3))
-        count = int(np.clip(values / WELL_JUDGED, LEAST_CALIBRATION + LEAST_VALIDATION, most))
+        least = LEAST_CALIBRATION + LEAST_VALIDATION
+        most = max(least, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3))
+        count = int(np.clip(values / _power_of_two(values / least, WELL_JUDGED), least, most))
         n_validation = max(LEAST_VALIDATION, count // 4)
         return count - n_validation, n_validation
 
@@ -533,3 +534,8 @@ def coalition_counts(rows: Rows) -> Array:
 def _round_up(number: float) -> int:
     digits = 10 ** max(0, len(str(int(number))) - 2)
     return int(-(-number // digits) * digits)
+
+
+def _power_of_two(values: float, most: int) -> int:
+    """Values v(S) of a label that judges: rounds of refinement double, so a power of two wastes none."""
+    return max(LEAST_JUDGED, min(most, 1 << int(max(1.0, values)).bit_length() - 1))

@@ -103,7 +103,7 @@ def evaluate(
     chosen = possible[np.sort(numpy_generator(seed, "rows to evaluate").choice(len(possible), count, replace=False))]
     some = take_rows(X, chosen)
 
-    student = fitted.student if method != "banzhaf" else None
+    student = fitted.student if method not in ("banzhaf", "tree") else None
     truth = shapley(game, some, method, row_budget=row_budget, views=0, seed=seed, student=student, progress=progress)
     attached = copy(explainer)
     attached._attach(fitted, game)

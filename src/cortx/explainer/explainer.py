@@ -239,6 +239,11 @@ class CoRTX:
         if not isinstance(game, Game):
             raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
         recipe = self.resolved_recipe(images=game.of_images)
+        if (tuple(self.heads), recipe) != (fitted.heads, fitted.recipe):
+            raise InputError(
+                "refit() goes on with the networks of the fit, and recipe= or heads= of this explainer were set anew "
+                "since; call fit(game, X)"
+            )
         if fitted.student is None or recipe.student is None:
             raise InputError(
                 "refit() starts from the student of a fit with budget=, and this explainer has none (a fit to trees "
@@ -250,6 +255,8 @@ class CoRTX:
         differs = name_difference(fitted.spec.schema.names, rows.table.schema.names)
         if differs is None:
             differs = game_difference(fitted.spec, replace(game.spec(rows.table.schema), absent=fitted.spec.absent))
+        if differs is None and (len(game.absent) > 1) != (len(fitted.spec.absent) > 1):
+            differs = "whether absent features have one reference or a background"
         if differs is None and _categories(fitted.spec.schema) != _categories(rows.table.schema):
             differs = "the categories of a column"
         if differs is not None or game.n_outputs != len(fitted.spec.base_values):
@@ -263,7 +270,10 @@ class CoRTX:
             recipe,
             pretrain=replace(recipe.pretrain, steps=0),
             attribution=replace(recipe.attribution, steps=max(1, recipe.attribution.steps // 2)),
-            student=replace(recipe.student, steps=max(1, recipe.student.steps // 2)),
+            # At the full rate it would forget what it starts from.
+            student=replace(
+                recipe.student, steps=max(1, recipe.student.steps // 2), learning_rate=recipe.student.learning_rate / 3
+            ),
         )
         kept_in = None if checkpoint is None else local_path(checkpoint, "checkpoint=")
         self._fit(game, X, None, shorter, tuple(self.heads), budget, None, kept_in, None, progress, start=fitted)

@@ -229,13 +229,19 @@ def _fit_taught(
     """Tables with a student; one that is poor after the first round teaches nothing: the rest is spent on labels."""
     assert planned.ledger is not None
     with game.keeping(store):
-        taught, costs = _teach(game, rows, plan, store, request)
-        without = planned.without_student() if taught.poor and taught.pairs < len(plan.pairs or ()) else None
+        without: PlannedLabels | None = None
+
+        def give_up() -> bool:
+            nonlocal without
+            without = planned.without_student()
+            return without is not None
+
+        taught, costs = _teach(game, rows, plan, store, request, give_up)
         if without is None:
             if taught.poor:
                 logger.warning(
-                    "the student misses %.0f%% of values it never saw, and the budget is too small for labels instead: "
-                    "see quality_ and the bounds, or give a larger budget", 100 * taught.unexplained,
+                    "the student misses %.0f%% of values it never saw, and too little of the budget is left for labels "
+                    "instead: see quality_ and the bounds, or give a larger budget", 100 * taught.unexplained,
                 )  # fmt: skip
             material, checkpoint = _judge(game, rows, plan, planned, taught, request)
             material.costs = {**costs, **material.costs}
@@ -276,7 +282,7 @@ def _fitted(
         learned = learn(
             game, material, request.recipe, request.heads,
             seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show, together=together,
-            start=None if request.start is None else request.start.network,
+            start=None if request.start is None or material.taught is None else request.start.network,
         )  # fmt: skip
     student = None if material.taught is None else material.taught.student
     calibration, spent = None, ledger.spent
@@ -432,9 +438,9 @@ def seen_residuals(some: Refinable, labels: Array, variance: Array) -> tuple[Arr
 
 
 def _teach(
-    game: Game, rows: Rows, plan: Plan, store: ValueStore, request: Request
+    game: Game, rows: Rows, plan: Plan, store: ValueStore, request: Request, give_up: Callable[[], bool]
 ) -> tuple[Taught, dict[str, dict[str, Any]]]:
-    """A student that learns v(S) from what the plan lists, and what that costs."""
+    """A student that learns v(S) from what the plan lists, and what that costs; `give_up` as in `teach`."""
     config, table = request.recipe.student, rows.table
     assert config is not None
     assert plan.pairs is not None
@@ -451,7 +457,7 @@ def _teach(
             features = inputs if same else replace_reference(start.features, features.reference)
     taught = teach(
         game, rows, plan.pairs, store, features, config, seed=request.seed, device=request.device, show=request.show,
-        start=start, inputs=inputs,
+        start=start, inputs=inputs, give_up=give_up,
     )  # fmt: skip
     assert taught.student is not None
     facts = {"pairs": taught.pairs, "unexplained": taught.unexplained, "kind": taught.student.kind}

@@ -192,7 +192,9 @@ def _with_guesses(network: ExplainerNetwork, path: PathGradients, taught: LabelS
     """
     head = network.attribution
     path.unit.copy_(head.label_scale)
-    seen = torch.cat([path(network.features(part.codes), part.active) for part in taught.parts(PART)])
+    seen = torch.cat(
+        [path(network.features(part.codes), part.active) for part in taught.parts(min(PART, network.rows_at_a_time))]
+    )
     some = taught.take(slice(PART))
     missed = efficiency(path.guess(seen[:PART]), some.total, some.active) - some.labels
     head.label_scale.copy_(torch.maximum(scale_of(missed, (0, 1)), LEAST_MISSED * head.label_scale))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -27,6 +28,7 @@ from cortx.training.forest_student import LEARNED_BYTES, LEARNED_ROWS, ROUNDS, F
 from cortx.training.heads.head import scale_of
 from cortx.training.network import ExplainerNetwork
 from cortx.training.student import NetworkStudent, StudentConfig, StudentNetwork, ValueSet, train_student
+from cortx.training.tree_teacher import LEAST_LABELLED
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -122,11 +124,13 @@ def teach(
     show: bool | None,
     start: StudentNetwork | None = None,
     inputs: TableFeatures | None = None,
+    give_up: Callable[[], bool] = lambda: True,
 ) -> Taught:
     """Buys the values of pairs and trains a student on them; where there are many, in rounds until more do not help.
 
     Its weights start from those of `start`, the student of an earlier model, where it is given. The
     explainer's inputs are `inputs`, where these are given, or else those that suit the student best.
+    A student that a trial finds poor is returned as it is where `give_up` says that the rest is spent better.
     """
     lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show, start)
     lesson.inputs = inputs
@@ -134,8 +138,8 @@ def teach(
     for share in (4, 2) if count >= ROUNDS_FROM else (2,):
         steps = min(config.steps, max(LEAST_TRIAL, config.steps // TRIAL))
         tried = lesson.better(count // share, steps, last=False)
-        if tried.poor:
-            return tried  # what is left of the budget may be spent better
+        if tried.poor and give_up():
+            return tried
         if tried.unexplained < SETTLED:
             logger.info(
                 "stopped at %s of %s pairs of values: the student misses %.2g%% of unseen ones, and more hardly help",
@@ -189,8 +193,8 @@ class _Lesson:
                 advance(part.stop - part.start, f"{self.game.evaluations:,} evaluations")
         self.bought = count
 
-    def train(self, count: int, steps: int) -> Taught:
-        """A student of the first `count` pairs."""
+    def train(self, count: int, steps: int, *, last: bool = True) -> Taught:
+        """A student of the first `count` pairs; only the `last` one labels rows."""
         self.buy(count)
         started = perf_counter()
         absent = torch.from_numpy(self.game.absent)
@@ -201,7 +205,8 @@ class _Lesson:
             network.layers.load_state_dict(self.start.layers.state_dict())
         network.to(self.device)
         with work(large=False):
-            train_student(network, self._set(count, held_out=False), max(1, steps), seed=self.seed, show=self.show)
+            values = self._set(count, held_out=False)
+            train_student(network, values, max(1, steps), seed=self.seed, screen=last, show=self.show)
         network.requires_grad_(False)
         self.seconds += perf_counter() - started
         student = NetworkStudent(network, self.game.base_values, self.seed)
@@ -214,13 +219,15 @@ class _Lesson:
 
         Trees are grown in full only at `last`, and no longer tried once they are far behind.
         """
-        network = self.train(count, steps)
+        network = self.train(count, steps, last=last)
         if not self.tries_trees or network.unexplained < SETTLED:
             return network
         trees = self.grow(min(count, TRIED_PAIRS), TRIED_ROUNDS, count)
-        if trees.unexplained > FAR_BEHIND * network.unexplained:
+        slow = trees.teacher.label_count(len(self.rows), self.config.label_rows) < min(LEAST_LABELLED, len(self.rows))
+        if slow or trees.unexplained > FAR_BEHIND * network.unexplained:
             self.tries_trees = False
-        elif last:
+            return replace(network, seconds=self.seconds)
+        if last:
             trees = self.grow(count, ROUNDS, count)
             logger.info(
                 "of values that they never saw, boosted trees miss %.2g%% and a network %.2g%%: the better one teaches",
@@ -254,6 +261,8 @@ class _Lesson:
 
     def _unexplained(self, student: Student, count: int) -> float:
         chosen = np.flatnonzero(self.held_out[:count])
+        if not len(chosen):
+            return np.inf  # nothing says that it is good
         scale = scale_of(torch.from_numpy(self.values[:count]), (0, 1)).numpy()
         missed = total = 0.0
         for start in range(0, len(chosen), PART):

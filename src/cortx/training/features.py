@@ -178,8 +178,9 @@ def fit_features(
 
 
 def replace_reference(features: TableFeatures, reference: Tensor) -> TableFeatures:
-    """The same inputs of another reference, (columns,)."""
-    return TableFeatures({**dict(features.named_buffers()), "reference": reference})
+    """The same inputs of another reference, (columns,), on the processor and in memory of their own."""
+    state = {name: tensor.detach().cpu().clone() for name, tensor in features.named_buffers()}
+    return TableFeatures({**state, "reference": reference})
 
 
 def with_steps(features: TableFeatures, steps: Steps) -> TableFeatures:

@@ -16,6 +16,9 @@ from cortx.training.heads.attribution import AttributionHead
 from cortx.training.heads.ranking import RankingHead
 from cortx.training.path_gradients import PathGradients
 
+PATH_BYTES = 256 * 2**20
+"""Memory for gradients of a pass."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -145,7 +148,8 @@ class ExplainerNetwork(nn.Module):
     @property
     def rows_at_a_time(self) -> int:
         """Rows of a pass where nobody waits for gradients: what memory and caches hold."""
-        return 8_192
+        row_bytes = 1 if self.path is None else self.path.row_bytes
+        return max(1, min(8_192, PATH_BYTES // row_bytes))
 
     def in_parts(self, codes: Tensor, total: Tensor) -> Answer:
         """The answer for any number of rows."""

@@ -82,6 +82,12 @@ class PathGradients(nn.Module):
         """Numbers that it says of a row."""
         return len(self.points) * self.n_players * len(self.scale)
 
+    @property
+    def row_bytes(self) -> int:
+        """Memory that the gradients of a row take on the way, about."""
+        widest = max(len(self.base), self.n_players, self.parts[0].out_features)
+        return 16 * len(self.scale) * len(self.points) * widest
+
     @torch.no_grad()
     def forward(self, inputs: Tensor, active: Tensor) -> Tensor:
         """What each player adds at every point, in units, (rows, `width`): inputs of the attribution head.

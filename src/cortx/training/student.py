@@ -31,8 +31,8 @@ CACHE_BYTES, GPU_BYTES = 8 * 2**20, 512 * 2**20
 PRECISE_VALUES, PRECISE_REGRESSION = 4_096, 2_048
 """Values of the student from which its own Shapley values are made where nothing of them may be missing: up to twice as
 many coalitions are enumerated; of more, a regression takes so many, or 16 for each player."""
-MOST_DESIGNS = 128
-"""Designs that are kept, each for rows with the same active players."""
+DESIGN_BYTES = 64 * 2**20
+"""Memory for designs that are kept, each for rows with the same active players."""
 SCREENED_ROWS = 48
 """Rows that say how much players interact."""
 
@@ -149,7 +149,7 @@ class StudentNetwork(nn.Module):
         width = features.width + (self.n_players if self.averaged else 0)
         generator = torch_generator(seed, "student")
         self.layers = make_network("residual", width, config.width, config.depth, n_outputs, generator)
-        self._designs: dict[bytes, Design] = {}
+        self._designs: dict[tuple[bytes, int, int], Design] = {}
 
     @property
     def device(self) -> torch.device:
@@ -199,10 +199,15 @@ class StudentNetwork(nn.Module):
         result: Tensor = (flat.view(*hidden.shape[:2], -1) - self.nothing()) * self.scale
         return result
 
+    def rows_at_a_time(self, k: int) -> int:
+        """Rows whose `k` masked copies are asked for at a time, by their activations and the first layer's products."""
+        room = CACHE_BYTES if self.device.type == "cpu" else GPU_BYTES
+        return max(1, room // (4 * self.config.width * max(k, self.features.width, self.n_players)))
+
     @torch.inference_mode()
     def totals(self, codes: Tensor) -> Tensor:
         """v(all) - v(none), (rows, outputs)."""
-        parts = torch.split(codes, 1_024)
+        parts = torch.split(codes, self.rows_at_a_time(1))
         return torch.cat([self.asked(part, self.active(part).float()[:, None])[:, 0] for part in parts])
 
     @torch.inference_mode()
@@ -235,8 +240,7 @@ class StudentNetwork(nn.Module):
         """Rows with `n` active players, these players (rows, n), and a design; rows of one pattern come together."""
         patterns = np.packbits(active[index].cpu().numpy(), axis=1)
         index = index[torch.from_numpy(np.lexsort(patterns.T)).to(index.device)]
-        room = CACHE_BYTES if self.device.type == "cpu" else GPU_BYTES
-        size = max(1, room // (4 * design_size(n, values) * self.config.width))
+        size = self.rows_at_a_time(design_size(n, values))
         if not steady:
             for number, some in enumerate(torch.split(index, size)):
                 players = torch.nonzero(active[some])[:, 1].view(len(some), n)
@@ -251,15 +255,17 @@ class StudentNetwork(nn.Module):
 
     def _steady_design(self, active: Tensor, n: int, values: int, seed: int) -> Design:
         """The design of all rows with these active players, (players,); made once."""
-        pattern = np.packbits(active.cpu().numpy()).tobytes()
-        if pattern not in self._designs:
-            if len(self._designs) >= MOST_DESIGNS:
-                self._designs.clear()
+        key = np.packbits(active.cpu().numpy()).tobytes(), values, seed
+        found = self._designs.get(key)
+        if found is None:
             if design_size(n, values) != 2**n - 1:
                 values = min(values, max(PRECISE_REGRESSION, 16 * n))
             believed = self.interactions.of(np.flatnonzero(active.cpu().numpy())[None])
-            self._designs[pattern] = make_design(n, values, stream_seed(seed, "student", n), believed)
-        return self._designs[pattern]
+            found = make_design(n, values, stream_seed(seed, "student", n), believed)
+            if sum(design.nbytes for design in self._designs.values()) + found.nbytes > DESIGN_BYTES:
+                self._designs.clear()
+            self._designs[key] = found
+        return found
 
     @property
     def interactions(self) -> Interactions:
@@ -275,7 +281,8 @@ class StudentNetwork(nn.Module):
             return  # all coalitions of a row are asked for
         coalitions = random_pairs(n, 6 * n, stream_seed(seed, "interactions"))
         both = torch.from_numpy(np.concatenate([coalitions, ~coalitions])).to(self.device, torch.float32)
-        values = self.asked(codes, both).double().cpu().numpy()  # (rows, 2 k, outputs)
+        parts = torch.split(codes, self.rows_at_a_time(len(both)))
+        values = torch.cat([self.asked(part, both) for part in parts]).double().cpu().numpy()  # (rows, 2 k, outputs)
         odd = (values[:, : len(coalitions)] - values[:, len(coalitions) :]) / 2
         with torch.inference_mode(mode=False), torch.enable_grad():
             found = fit_interactions(coalitions, odd.transpose(0, 2, 1).reshape(-1, len(coalitions)))
@@ -285,9 +292,9 @@ class StudentNetwork(nn.Module):
 
 
 def train_student(
-    student: StudentNetwork, values: ValueSet, steps: int, *, seed: int, show: bool | None = None
+    student: StudentNetwork, values: ValueSet, steps: int, *, seed: int, screen: bool = True, show: bool | None = None
 ) -> None:
-    """Trains in place on the values, and learns how much players interact."""
+    """Trains in place on the values, and with `screen` learns how much players interact: labels need to know."""
     config = student.config
     optimizer = make_optimizer(student.layers, config.learning_rate, config.weight_decay, betas=(0.9, 0.98))
     generator = torch_generator(seed, "student", len(values))
@@ -311,6 +318,8 @@ def train_student(
             do([inputs[values.row[index]], masks, target])
             advance(1, "")
     student.eval()
+    if not screen:
+        return
     rows = torch.unique(values.row)
     chosen = torch.randperm(len(rows), generator=generator)[:SCREENED_ROWS].to(rows.device)
     student.screen(values.codes[rows[chosen]], seed)
@@ -366,8 +375,7 @@ class NetworkStudent:
         """v(S), (rows, k, outputs), for coalitions (k, players) or (rows, k, players)."""
         coalitions = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:])) & rows.active[:, None, :]
         masks = torch.from_numpy(coalitions).to(self.network.device, torch.float32)
-        size = max(1, CACHE_BYTES // (4 * masks.shape[-2] * self.network.config.width))
-        codes = self._codes(rows)
+        size, codes = self.network.rows_at_a_time(masks.shape[-2]), self._codes(rows)
         parts = [self.network.asked(codes[i : i + size], masks[i : i + size]) for i in range(0, len(rows), size)]
         return torch.cat(parts).double().cpu().numpy() + self.base_values
 
