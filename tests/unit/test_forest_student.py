@@ -193,3 +193,13 @@ def test_moved_rows_lie_between_those_of_the_table() -> None:
         assert table[:, j].min() <= found[:-1, j].min() <= found[:-1, j].max() <= table[:, j].max()
         ranks = np.abs(np.argsort(np.argsort(found[:-1, j])) - np.argsort(np.argsort(table[:, j])))
         assert np.median(ranks) < 12
+
+
+def test_a_column_that_never_differs_from_the_background() -> None:
+    """It is missing in every masked row."""
+    table = np.nan_to_num(X.copy())
+    table[:, 4] = 1.0
+    game = cortx.Game(lambda x: steps(x)[:, 0], background=table[:3])
+    explainer = cortx.CoRTX(recipe()).fit(game, table, budget=9_000, progress=False)
+    assert not explainer.explain(table[:5]).values[:, 4].any()
+    assert isinstance(explainer.fitted.student, ForestStudent)

@@ -479,3 +479,12 @@ def test_a_poor_student_learns_from_all_values_where_labels_are_too_dear(caplog:
     costs = explainer.costs_["student"]
     assert costs["unexplained"] > 0.5
     assert explainer.costs_["total_evaluations"] > 0.95 * 12_000
+
+
+def test_a_single_player_leaves_no_doubt() -> None:
+    table = np.random.default_rng(3).normal(size=(300, 1))
+    game = cortx.Game(lambda x: np.sin(x[:, 0]), reference=np.zeros(1))
+    explainer = cortx.CoRTX(taught_recipe()).fit(game, table, budget=6_000, progress=False)
+    shown = explainer.explain(table[:5], confidence=0.9)
+    np.testing.assert_allclose(shown.values[:, 0], np.sin(table[:5, 0]), atol=1e-6)
+    np.testing.assert_allclose(shown.error_bound, 0.0, atol=1e-12)

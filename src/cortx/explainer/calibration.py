@@ -225,11 +225,16 @@ def scores(
     """
     unknown: BoolArray = np.asarray(~np.isfinite(errors).all(axis=(1, 2)))
     errors = np.where(unknown[:, None, None], 0.0, errors)
-    rows = _farthest(np.sqrt(np.square(residual).sum(axis=1)), errors, NOISE_RISK) / typical_row
-    reach = (np.abs(residual) + noise_reach(errors)) / typical
+    rows = _multiple(_farthest(np.sqrt(np.square(residual).sum(axis=1)), errors, NOISE_RISK), typical_row)
+    reach = _multiple(np.abs(residual) + noise_reach(errors), typical)
     bands = np.where(active[..., None], reach, 0.0).max(axis=1)
     rows[unknown], bands[unknown] = np.inf, np.inf
     return rows, bands
+
+
+def _multiple(error: Array, typical: Array) -> Array:
+    """Errors over their typical size; no error is no multiple, also where a single player leaves none to be typical."""
+    return np.divide(error, typical, out=np.zeros_like(error), where=error > 0)
 
 
 def _fresh_weight(weights: Array, frequent: BoolArray | None) -> float:

@@ -244,6 +244,8 @@ class _Lesson:
         absent = game.absent if len(game.absent) == 1 else np.full((1, len(players)), np.nan)
         present = self.pairs.masks(chosen, self.rows.active)[..., players]  # (pairs, 2, columns)
         masked = np.where(present, self.rows.table.matrix[self.pairs.row[chosen], None, :], absent)
+        # Players that never differ from the background are always absent, and trees refuse a column of nothing.
+        masked[..., np.isnan(masked).all(axis=(0, 1))] = 0.0
         targets = self.values[chosen].reshape(-1, game.n_outputs)
         seed = stream_seed(self.seed, "boosted trees")
         forest = grow(masked.reshape(len(targets), -1), targets, rounds, seed)
