@@ -413,7 +413,7 @@ class CoRTX:
 
     @property
     def quality_(self) -> dict[str, float]:
-        """Error on the validation labels, which trained nothing but chose the epoch.
+        """Error on the validation labels, which trained nothing; without a student they chose the epoch.
 
         ``l2`` is the mean distance, ``relative_l2`` the same as a share of the labels' mean norm, ``label_norm``.
         """

@@ -1,4 +1,4 @@
-"""The whole method on one screen: labels, network, bounds."""
+"""The whole method: a plan, what teaches and what judges, the network, bounds."""
 
 from __future__ import annotations
 
@@ -684,7 +684,7 @@ def _key(
 
 @torch.no_grad()
 def _quality(learned: Learned, names: tuple[str, ...]) -> dict[str, float]:
-    """How close the explainer comes to the validation labels, which trained nothing but chose the epoch."""
+    """How close the explainer comes to the validation labels, which trained nothing but may have chosen the epoch."""
     validation: LabelSet = learned.validation
     answer = learned.network.in_parts(validation.codes, validation.total)
     values, truth = answer.values.double().cpu().numpy(), validation.labels.double().cpu().numpy()
