@@ -19,7 +19,7 @@ import cortx
 from cortx.errors import ArtifactError, BudgetError, InputError
 from cortx.explainer import artifact
 from cortx.explainer.calibration import Calibration, RoundScores, calibrate, calibrate_seen
-from cortx.explainer.control import LEAST_VALUES, control_labels, missed_l2, values_needed
+from cortx.explainer.control import control_labels
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explainer.learn import _errors
 from cortx.explainer.noise import Seen, drawn
@@ -110,20 +110,19 @@ def test_calibration_with_noise_is_the_same_each_time() -> None:
 
 
 @pytest.fixture(scope="module")
-def problem() -> tuple[cortx.Game, OfFunction, Array, float]:
-    """A game in 400 rows, a student that nearly knows it, the true values and how far off the student's are."""
+def problem() -> tuple[cortx.Game, OfFunction, Array]:
+    """A game, a student that nearly knows it, and the true values."""
     n = 9
     values = smooth_game(n, seed=4)
     near = students(values)["nearly the game"]
     game = cortx.Game(of_table(values), reference=np.zeros(n))
     truth = exact(of_table(values), np.ones(n))
-    away = float(np.linalg.norm(truth - exact(of_table(near), np.ones(n))))
-    return game, OfFunction(of_table(near), np.zeros(n)), truth, away
+    return game, OfFunction(of_table(near), np.zeros(n)), truth
 
 
 @pytest.mark.parametrize("values", [32, 64])
 def test_control_labels_know_their_variance(problem: Any, values: int) -> None:
-    game, student, truth, away = problem
+    game, student, truth = problem
     X = repeats(9, 1000)
     labels = control_labels(game, X, student, values, seed=0)
     assert labels.variance is not None
@@ -134,18 +133,10 @@ def test_control_labels_know_their_variance(problem: Any, values: int) -> None:
     assert (labels.errors >= np.sqrt(labels.variance)).all()
     assert labels.evaluations <= 1 + 1000 * (1 + values)
     assert labels.source == "unbiased-student"
-    assert missed_l2(labels, game, student) == pytest.approx(away, rel=0.25)
 
 
-def test_how_many_values_calibration_needs(problem: Any) -> None:
+def test_control_labels_need_enough_values_for_errors(problem: Any) -> None:
     game, student, *_ = problem
-    pilot = control_labels(game, repeats(9, 60), student, 64, seed=1)
-    noise = float(np.sqrt(pilot.variance.sum(axis=(1, 2)).mean()))  # type: ignore[union-attr]
-    assert values_needed(pilot, 64, error=noise, most=1000) == 64
-    assert values_needed(pilot, 64, error=noise / 2, most=1000) == 256
-    assert values_needed(pilot, 64, error=noise / 2, most=100) == 100
-    assert values_needed(pilot, 64, error=100 * noise, most=1000) == LEAST_VALUES
-    assert values_needed(pilot, 64, error=0.0, most=1000) == 1000
     with pytest.raises(InputError, match="values_per_row=10 is too few"):
         control_labels(game, repeats(9, 5), student, 10, seed=1)
 
