@@ -538,4 +538,4 @@ def _round_up(number: float) -> int:
 
 def _power_of_two(values: float, most: int) -> int:
     """Values v(S) of a label that judges: rounds of refinement double, so a power of two wastes none."""
-    return max(LEAST_JUDGED, min(most, 1 << int(max(1.0, values)).bit_length() - 1))
+    return max(LEAST_JUDGED, 1 << int(min(max(1.0, values), most)).bit_length() - 1)
