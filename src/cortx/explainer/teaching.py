@@ -31,6 +31,7 @@ from cortx.training.student import NetworkStudent, StudentConfig, StudentNetwork
 from cortx.training.tree_teacher import LEAST_LABELLED
 
 Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 logger = logging.getLogger("cortx")
 HELD_OUT, MOST_HELD_OUT = 0.04, 1_000
@@ -77,8 +78,11 @@ class StorableStudent(Student, Protocol):
         """The same student again; refuses facts that describe something larger than the tensors."""
 
 
-class Teacher(Student, Protocol):
+class Teacher(Protocol):
     """What an explainer learns from: a copy of the game, or the game itself, that labels any row for nothing."""
+
+    def values(self, rows: Rows, coalitions: BoolArray) -> Array:
+        """v(S), (rows, k, outputs), for coalitions (k, players) or (rows, k, players): it chooses positives."""
 
     def label_count(self, n_rows: int, most: int) -> int:
         """How many rows it labels, made-up ones included, where the table has `n_rows` and a recipe wants `most`."""
@@ -199,8 +203,8 @@ class _Lesson:
         started = perf_counter()
         absent = torch.from_numpy(self.game.absent)
         players = torch.from_numpy(self.game.players.column_player)
-        inputs = deepcopy(self.features)  # each network moves to the device alone
-        network = StudentNetwork(inputs, players, absent, self.game.n_outputs, self.config, self.seed)
+        own_inputs = deepcopy(self.features)  # each network moves to the device alone
+        network = StudentNetwork(own_inputs, players, absent, self.game.n_outputs, self.config, self.seed)
         if self.start is not None:
             network.layers.load_state_dict(self.start.layers.state_dict())
         network.to(self.device)
@@ -210,9 +214,9 @@ class _Lesson:
         network.requires_grad_(False)
         self.seconds += perf_counter() - started
         student = NetworkStudent(network, self.game.base_values, self.seed)
-        inputs, missed = self.inputs or self.features, self._unexplained(student, count)
-        guesses = network if inputs is self.features else None
-        return Taught(student, inputs, missed, count, self.seconds, student, guesses)
+        inputs = self.inputs or self.features
+        guesses = network if inputs is self.features else None  # gradients are those of the explainer's own inputs
+        return Taught(student, inputs, self._unexplained(student, count), count, self.seconds, student, guesses)
 
     def better(self, count: int, steps: int, *, last: bool = True) -> Taught:
         """The student of the first `count` pairs that predicts values better which neither saw: a network or trees.

@@ -17,7 +17,7 @@ from cortx.games import GameSpec, Rows
 from cortx.games.forest import Forest
 from cortx.games.game import table_of
 from cortx.games.tree_readers import read_sklearn_histogram
-from cortx.training.tree_teacher import CHEAP, LABEL_WORK
+from cortx.training.tree_teacher import CHEAP, exact_labels, most_labels
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -78,13 +78,12 @@ class ForestStudent:
     def label_count(self, n_rows: int, most: int) -> int:
         """Rows that are labelled for an explainer, however many the table has."""
         del n_rows
-        return max(1, min(CHEAP * most, LABEL_WORK // (self.explained.work * len(self.base_values))))
+        return max(1, min(CHEAP * most, most_labels(self.explained.work, len(self.base_values))))
 
     def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Shapley values, (rows, players, outputs), and v(all) - v(none), (rows, outputs); nothing is drawn."""
         del seed
-        found = torch.from_numpy(self.explained.values(self._inputs(codes.cpu().numpy())))
-        return found.to(codes.device, torch.float32), found.sum(dim=1).to(codes.device, torch.float32)
+        return exact_labels(self.explained, self._inputs(codes.cpu().numpy()), codes.device)
 
     def totals(self, codes: Tensor) -> Tensor:
         """v(all) - v(none), (rows, outputs)."""

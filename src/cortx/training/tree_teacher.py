@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cortx.errors import InputError
-from cortx.estimators.tree import PreparedTrees, masked_outputs, prepare_trees, row_work
+from cortx.estimators.tree import PreparedTrees, TreeValues, masked_outputs, prepare_trees, row_work
 from cortx.estimators.tree_paths import Paths
 from cortx.estimators.tree_tables import divided
 from cortx.games import Game, Rows
@@ -62,19 +62,10 @@ class TreeTeacher:
             trees.forest, trees.column_player, self._inputs(table_of(rows, "a tree teacher").matrix), coalitions, absent
         )  # fmt: skip
 
-    def shapley(self, rows: Rows) -> Array:
-        """Exact values, (rows, players, outputs)."""
-        return np.where(
-            rows.active[..., None],
-            self.prepared.values.values(self._inputs(table_of(rows, "a tree teacher").matrix)),
-            0.0,
-        )
-
     def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Shapley values, (rows, players, outputs), and v(all) - v(none), (rows, outputs); nothing is drawn."""
         del seed
-        found = torch.from_numpy(self.prepared.values.values(self._inputs(codes.cpu().numpy())))
-        return found.to(codes.device, torch.float32), found.sum(dim=1).to(codes.device, torch.float32)
+        return exact_labels(self.prepared.values, self._inputs(codes.cpu().numpy()), codes.device)
 
     def totals(self, codes: Tensor) -> Tensor:
         """v(all) - v(none), (rows, outputs)."""
@@ -91,13 +82,13 @@ def teachable(game: Game, rows: Rows) -> PreparedTrees | None:
             trees = read_trees(game)
             blocks, _ = divided(Paths.of(trees.forest, trees.column_player))
             work = row_work(trees.forest, blocks, len(game.absent))
-            game.trees_are_slow = _most_labels(work, game.n_outputs) < LEAST_LABELLED
+            game.trees_are_slow = most_labels(work, game.n_outputs) < LEAST_LABELLED
             if game.trees_are_slow:
                 return None
         prepared = prepare_trees(game, rows, most_checks=0)
     except InputError:  # no trees, or rows that they do not take
         return None
-    return prepared if _most_labels(prepared.values.work, game.n_outputs) >= LEAST_LABELLED else None
+    return prepared if most_labels(prepared.values.work, game.n_outputs) >= LEAST_LABELLED else None
 
 
 def tree_teacher(game: Game, rows: Rows) -> TreeTeacher:
@@ -111,8 +102,15 @@ def tree_teacher(game: Game, rows: Rows) -> TreeTeacher:
         steps = forest_steps(on_own_columns(game, prepared.trees, table)[0])
     except NotTrees:
         steps = {}
-    return TreeTeacher(prepared, table.schema, steps, _most_labels(prepared.values.work, game.n_outputs))
+    return TreeTeacher(prepared, table.schema, steps, most_labels(prepared.values.work, game.n_outputs))
 
 
-def _most_labels(row_work: int, n_outputs: int) -> int:
+def exact_labels(values: TreeValues, inputs: Array, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Exact values of rows as the trees see them, (rows, players, outputs), and their sums, (rows, outputs)."""
+    found = torch.from_numpy(values.values(inputs))
+    return found.to(device, torch.float32), found.sum(dim=1).to(device, torch.float32)
+
+
+def most_labels(row_work: int, n_outputs: int) -> int:
+    """Rows that `LABEL_WORK` pays for."""
     return LABEL_WORK // max(1, row_work * n_outputs)
