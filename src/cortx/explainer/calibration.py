@@ -233,7 +233,7 @@ def scores(
 
 
 def _multiple(error: Array, typical: Array) -> Array:
-    """Errors over their typical size; no error is no multiple, also where a single player leaves none to be typical."""
+    """Errors divided by typical errors; no error gives 0, also where none is typical (games of one player)."""
     return np.divide(error, typical, out=np.zeros_like(error), where=error > 0)
 
 
