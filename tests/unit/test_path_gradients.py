@@ -11,7 +11,8 @@ import torch
 from tests.conftest import make_tiny_recipe
 
 import cortx
-from cortx.errors import InputError
+from cortx.errors import ArtifactError, InputError
+from cortx.explainer import artifact
 from cortx.training.features import FeatureConfig, fit_features
 from cortx.training.path_gradients import PathGradients
 from cortx.training.student import StudentConfig, StudentNetwork
@@ -124,3 +125,15 @@ def test_an_explainer_without_a_path_asks_no_gradients() -> None:
     recipe = replace(make_tiny_recipe(), student=StudentConfig(width=16, steps=100, label_rows=200, path_points=0))
     explainer = cortx.CoRTX(recipe=recipe, seed=0).fit(game, rows, budget=2_000)
     assert explainer.fitted.network.path is None
+
+
+@pytest.mark.parametrize("name", ["network.features.numbers", "network.path.base", "network.path.layers.0.weight"])
+def test_a_folder_that_lacks_a_part_is_refused(
+    fitted: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    fitted[0].save(tmp_path / "kept.cortx")
+    manifest, tensors = artifact._read(tmp_path / "kept.cortx")
+    del tensors[name]
+    monkeypatch.setattr(artifact, "_read", lambda path: (manifest, tensors))
+    with pytest.raises(ArtifactError, match="cannot be rebuilt"):
+        cortx.load(tmp_path / "kept.cortx")

@@ -92,7 +92,7 @@ def load(folder: str | Path, model: Any = None, *, device: str | None = None, ca
         calibration, curve = _calibration(manifest, tensors), manifest["learning_curve"]
         student = _student(manifest, tensors, spec)
         params = _params(manifest, recipe, images=isinstance(spec.schema, ImageSchema))
-    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, RuntimeError, InputError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError, InputError) as error:
         raise ArtifactError(f"the explainer in {path} cannot be rebuilt ({error}); save it again") from error
     device = (params["device"] if can_use(params["device"]) else "cpu") if device is None else usable_device(device)
     explainer = CoRTX(**{**params, "device": device})
@@ -261,7 +261,7 @@ def _student(manifest: dict[str, Any], tensors: dict[str, torch.Tensor], spec: G
     facts = manifest.get("student")  # explainers without one, and all of earlier versions, have none
     if facts is None:
         return None
-    return STUDENTS[facts["kind"]].from_tensors(_begins(tensors, STUDENT), facts, spec)
+    return STUDENTS[facts["kind"]].from_tensors(_with_prefix(tensors, STUDENT), facts, spec)
 
 
 def _version(name: str) -> str:
@@ -301,9 +301,9 @@ def _network(
             of_images, spec.players, len(spec.base_values), encoder=recipe.encoder, head=recipe.head, seed=seed
         )
         return _loaded(made, tensors)
-    path = _begins(tensors, "network.path.")  # explainers without a student have none
+    path = _with_prefix(tensors, "network.path.")  # explainers without a student have none
     network = ExplainerNetwork(
-        TableFeatures(_begins(tensors, "network.features.")),
+        TableFeatures(_with_prefix(tensors, "network.features.")),
         tensors["game.column_player"],
         len(spec.base_values),
         encoder=recipe.encoder,
@@ -315,13 +315,13 @@ def _network(
     return _loaded(network, tensors)
 
 
-def _begins(tensors: dict[str, torch.Tensor], start: str) -> dict[str, torch.Tensor]:
-    """The tensors whose names begin so, by what follows."""
+def _with_prefix(tensors: dict[str, torch.Tensor], start: str) -> dict[str, torch.Tensor]:
+    """The tensors whose names begin with `start`, by the rest of their names."""
     return {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 def _loaded(network: ExplainerNetwork, tensors: dict[str, torch.Tensor]) -> ExplainerNetwork:
-    network.load_state_dict(_begins(tensors, "network."))
+    network.load_state_dict(_with_prefix(tensors, "network."))
     return network.eval().requires_grad_(False)
 
 
