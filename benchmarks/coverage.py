@@ -63,7 +63,7 @@ class Pool:
         if self.seen is None or self.known is None:
             active = self.active[rows]
             return calibrate(self.residual[rows], self.errors[rows], typical, typical_row, active, evaluations=0)
-        seen = Seen(*(part[rows] for part in (self.seen.values, self.seen.variance, self.seen.sizes, self.seen.open)))
+        seen = self.seen.take(rows)
         return calibrate_seen(self.known[rows], seen, typical, typical_row, evaluations=0, seed=0)
 
 

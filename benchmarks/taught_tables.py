@@ -13,6 +13,7 @@ METHODS = {
     "quick": "CoRTX (quick)",
     "no-student": "default, no student",
     "no-made-up-rows": "default, no made-up rows",
+    "no-boosted-trees": "default, no boosted trees as a student",
     "no-pre-training": "default, no contrastive pre-training",
     "thorough": "CoRTX (thorough, on a GPU)",
     "fastshap-strong": "FastSHAP, strong",

@@ -19,12 +19,13 @@ from cortx.explainer.possible import largest_value, possible_bounds, possible_va
 from cortx.explainer.reading import given_outputs
 from cortx.explainer.session import Session
 from cortx.explanation import Explanation
-from cortx.images import ImageSchema
-from cortx.tables import Schema, plain
+from cortx.images import Images, ImageSchema
+from cortx.tables import Schema, Table, plain
 
 __all__ = ["Portable", "load"]
 
 Array = npt.NDArray[np.float64]
+ONE_REFERENCE = "empty= is for images that are their own references; this explainer has one for all"
 
 
 def load(folder: str | Path, *, threads: int = 0) -> Portable:
@@ -92,11 +93,13 @@ class Portable:
         return self.facts.base_values
 
     def __call__(
-        self, X: Any, outputs: Any, *, empty: Any = None, confidence: float | None = None
+        self, X: Any, outputs: Any = None, *, empty: Any = None, confidence: float | None = None
     ) -> Explanation:  # fmt: skip
         return self.explain(X, outputs, empty=empty, confidence=confidence)
 
-    def explain(self, X: Any, outputs: Any, *, empty: Any = None, confidence: float | None = None) -> Explanation:
+    def explain(
+        self, X: Any, outputs: Any = None, *, empty: Any = None, confidence: float | None = None
+    ) -> Explanation:
         """Attributions of rows whose outputs the model gave; they add up to outputs - base values.
 
         A `cortx.errors.StrangeRows` warns once of rows outside of what training saw, as in `CoRTX.explain`.
@@ -106,7 +109,8 @@ class Portable:
         X:
             Rows as for `CoRTX.explain`: a frame or an array in the columns of the fit, or images.
         outputs:
-            What the model gave for these rows, (rows,) or (rows, outputs).
+            What the model gave for these rows, (rows,) or (rows, outputs). A `TreeExplainer` computes them itself, so
+            they may be left out; those of another model are refused.
         empty:
             Only where every image is its own reference ("mean", "blur"): what the model gave for `references`.
         confidence:
@@ -116,14 +120,18 @@ class Portable:
         facts, X = self.facts, plain(X)
         table = facts.seen.read(X)
         self._told_of_strange = self._told_of_strange or facts.seen.warn_of_strange(table)
+        if facts.exact is not None:
+            return self._exact(table, X, outputs, empty, confidence, started)
         shape = len(table), len(facts.base_values)
+        if outputs is None:
+            raise InputError("explaining needs outputs=: what the model gave for these rows")
         feeds: dict[str, npt.NDArray[Any]] = {"rows": table.matrix}
         feeds["outputs"] = known = given_outputs(outputs, shape, facts.output)
         base = np.broadcast_to(facts.base_values, shape)
         if facts.own_reference is not None:
             feeds["empty"] = base = self._given_empty(empty, shape)
         elif empty is not None:
-            raise InputError("empty= is for images that are their own references; this explainer has one for all")
+            raise InputError(ONE_REFERENCE)
         names = ["values"]
         if confidence is not None:
             feeds["row_factor"], feeds["band_factor"] = self._factors(confidence)
@@ -152,6 +160,18 @@ class Portable:
             confidence=confidence,
             refined=None if confidence is None else np.zeros(len(values), dtype=bool),
         )
+
+    def _exact(
+        self, table: Table | Images, X: Any, outputs: Any, empty: Any, confidence: float | None, started: float
+    ) -> Explanation:
+        assert self.facts.exact is not None
+        if empty is not None:
+            raise InputError(ONE_REFERENCE)
+        if confidence is not None:
+            self._factors(confidence)  # refuses what is no confidence
+        nothing = np.zeros((len(table), len(self.facts.base_values)))
+        values = self._session.run(["values"], {"rows": table.matrix, "outputs": nothing})[0]
+        return self.facts.exact.explanation(values, X, outputs, confidence, started)
 
     def references(self, X: Any) -> npt.NDArray[np.float32]:
         """What every image is compared with, in the shape of the images: ask the model for its output there."""

@@ -40,11 +40,14 @@ def _column_to_json(column: Column, frame: str) -> dict[str, Any]:
 
 
 def _column_from_json(item: dict[str, Any], frame: str) -> Column:
+    categorical, coded = item["kind"] == "categorical", item["coded"]
+    if not isinstance(coded, bool) or (coded and not categorical):
+        raise ArtifactError(f"the saved columns cannot be read: column {item['name']!r} has coded={coded!r}")
     return Column(
         name=item["name"],
-        categorical=item["kind"] == "categorical",
+        categorical=categorical,
         dtype=_dtype_from_json(item["dtype"], frame),
-        coded=item["coded"],
+        coded=coded,
         values=tuple(item["values"]),
         label=item["label"],
         missing=_missing_from_json(item["missing"]),

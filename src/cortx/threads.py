@@ -184,6 +184,15 @@ def work(*, large: bool) -> Iterator[None]:
         _limit_here.reset(token)
 
 
+@contextmanager
+def openmp() -> Iterator[None]:
+    """Libraries with an OpenMP of their own, such as scikit-learn, with as many threads as torch for large work."""
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
+    with threadpool_limits(torch_threads(), user_api="openmp"):
+        yield
+
+
 class _InForce:
     """Changes of torch's number of threads that are not undone yet: fits may run side by side in one process."""
 

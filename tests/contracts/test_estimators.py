@@ -460,6 +460,8 @@ def test_unknown_method_and_settings() -> None:
     game, X = replicas(smooth_game(3), 1)
     with pytest.raises(InputError, match=r"unknown estimator 'kernelshap'; expected one of 'exact', 'kernel'"):
         shapley(game, X, "kernelshap")
+    with pytest.raises(InputError, match=r"unknown estimator 'trees'; .*'tree', 'auto'"):
+        shapley(game, X, "trees")
     with pytest.raises(InputError, match="standard_error must be positive, got -1"):
         shapley(game, X, standard_error=-1)
     with pytest.raises(InputError, match="weights must be 'leverage' or 'kernel', got 'both'"):

@@ -76,6 +76,12 @@ def test_another_model_is_refused(saved: Path, table: np.ndarray) -> None:
         cortx.load(saved, model=make_model(n_outputs=3))
     with pytest.raises(FingerprintError, match="it cannot be run on the probe rows"):
         cortx.load(saved, model=make_model(n_columns=5))
+
+    def gone(rows: object) -> object:
+        raise ConnectionError("the service is down")
+
+    with pytest.raises(FingerprintError, match=r"may not be the model .*the service is down\); see that it answers"):
+        cortx.load(saved, model=gone)
     np.testing.assert_array_equal(
         cortx.load(saved, model=make_model()).explain(table).values, np.load(saved.parent / "expected.npz")["values"]
     )

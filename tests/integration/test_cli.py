@@ -524,7 +524,17 @@ def test_groups_background_target_and_ranking(tmp_path: Path) -> None:
 def test_the_demo_runs_from_start_to_end(tmp_path: Path) -> None:
     done = cortx("demo", "--fast", "--out", "pictures", folder=tmp_path)
     text = " ".join(done.stdout.split())  # lines may break anywhere
-    for words in ("CoRTX, one pass", "shap exact", "shap kernel", "shap permutation", "evaluations", "it pays beyond"):
+    for words in (
+        "CoRTX, one pass",
+        "shap exact",
+        "shap kernel",
+        "shap permutation",
+        "evaluations",
+        "it pays beyond",
+        "plan for 5,000 model evaluations",
+        "exact labels of all training rows",
+        "bounds held for",
+    ):
         assert words in text
     assert str(tmp_path / "pictures") in done.stdout
     names = sorted(os.listdir(tmp_path / "pictures"))

@@ -16,7 +16,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.ensemble import RandomForestRegressor
 from tests.conftest import make_tiny_recipe
 
-from cortx import CoRTX, Game, Patches
+from cortx import CoRTX, Game, Patches, TreeExplainer
 from cortx.paper.cifar10 import load_digits_images
 from cortx.training.recipe import Recipe, get_recipe
 
@@ -58,6 +58,7 @@ for bad in (table.drop("sex"), table.with_columns(sex=pl.lit("x")), table.with_c
         explainer.explain(bad, outputs)
     except cortx.CortxError as error:
         print(error)
+check("trees", table.select("bmi", "bp", "s5", "s6"))
 check("digits", np.load(f"{folder}/images.npy"))
 assert "torch" not in sys.modules
 """
@@ -133,6 +134,15 @@ def keep(explainer: CoRTX, rows: Any, folder: Path, name: str) -> None:
     np.savez(folder / f"{name}.npz", **{key: array[..., 0] if single else array for key, array in arrays.items()})
 
 
+def keep_trees(rows: pl.DataFrame, target: Any, folder: Path) -> None:
+    forest = RandomForestRegressor(5, max_depth=5, random_state=0).fit(rows, target)
+    explainer = TreeExplainer(Game(forest, reference=rows), rows)
+    explainer.to_onnx(folder / "trees")
+    expected = explainer.explain(rows, confidence=0.8)
+    names = ("values", "outputs", "base_values", "lower_bounds", "upper_bounds", "error_bound")
+    np.savez(folder / "trees.npz", **{name: getattr(expected, name) for name in names})
+
+
 def test_torch_and_the_model_are_not_needed(python: Path, tmp_path: Path) -> None:
     rows = table_with_text()
     target = load_diabetes().target
@@ -141,6 +151,7 @@ def test_torch_and_the_model_are_not_needed(python: Path, tmp_path: Path) -> Non
     explainer = CoRTX(make_tiny_recipe()).fit(game, rows[:300], budget=30_000)
     keep(explainer, rows, tmp_path, "table")
     rows.write_ipc(tmp_path / "rows.arrow")
+    keep_trees(rows.select("bmi", "bp", "s5", "s6"), target, tmp_path)
     images = load_digits_images()[0]
     of_images = CoRTX(small_images()).fit(Game(brightness, "zero", players=Patches(2)), images[:300], budget=60_000)
     keep(of_images, images, tmp_path, "digits")
@@ -151,6 +162,7 @@ def test_torch_and_the_model_are_not_needed(python: Path, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"table {len(rows)} ")
+    assert lines[-2].startswith(f"trees {len(rows)} ")
     assert lines[-1].startswith(f"digits {len(images)} ")
     text = "\n".join(lines)
     assert "it lacks 'sex'" in text

@@ -441,9 +441,7 @@ def test_a_short_training_asks_the_model_for_nothing_and_falls_with_more_labels(
     for count in (40, 400):
         explainer = cortx.CoRTX(make_tiny_recipe(steps=900))
         plan = explainer.plan(game, table, 60_000)
-        planned = PlannedLabels(
-            game, game.rows(table), plan, LabelStore.open(None, game, 0), explainer.resolved_recipe(), 0, False
-        )
+        planned = PlannedLabels(game, game.rows(table), plan, LabelStore.open(None, game, 0), 0, False)
         train, validation = planned.train(count), planned.precise(plan.validation, "validation")
         material = Material(game.rows(table), train, validation, *planned.unlabelled(train))
         before = game.evaluations

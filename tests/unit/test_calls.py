@@ -6,6 +6,7 @@ import asyncio
 import copy
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ import cortx
 from cortx.errors import BudgetError, InputError, ModelError
 from cortx.explainer.store import Ask, LabelStore
 from cortx.games import calls as calls_module
+from cortx.games import event_loop
 from cortx.games.calls import Caller, Calls, Pace, Pieces, retry_after, worth_repeating
 from cortx.games.game import Game
 
@@ -624,3 +626,94 @@ def test_an_interrupt_cancels_async_calls(monkeypatch: pytest.MonkeyPatch) -> No
 def test_settings_are_checked(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+# Models that block, and work that is given up -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["blocks", "is not cancelled"])
+def test_an_interrupt_leaves_async_calls_that_cannot_be_cancelled(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, begun = threading.Event(), threading.Event()
+
+    async def model(rows: np.ndarray) -> np.ndarray:
+        begun.set()
+        if how == "blocks":
+            assert release.wait(HANG)
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.001)
+        return smooth(rows)
+
+    def interrupted(burst: Any, unasked: Any) -> Any:
+        assert begun.wait(HANG)
+        raise KeyboardInterrupt
+
+    game = cortx.Game(model, "zero", output="raw", calls=Calls(workers=2, batch=1, retries=5))
+    game.base_values = np.zeros(1)
+    rows = game.rows(TABLE)
+    with monkeypatch.context() as patch:
+        patch.setattr(calls_module._Burst, "wait", interrupted)
+        for module in (calls_module, event_loop):
+            patch.setattr(module, "SECONDS_TO_STOP", 0.01)
+        with pytest.raises(KeyboardInterrupt):
+            game.full_values(rows)
+    assert not release.is_set()
+    release.set()
+    for thread in call_threads():
+        thread.join(HANG)
+    np.testing.assert_allclose(game.full_values(rows)[:, 0], smooth(TABLE))  # the game can be used again
+    assert call_threads() == []
+
+
+def test_a_blocked_event_loop_is_given_up_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    async def model(rows: np.ndarray) -> np.ndarray:
+        assert release.wait(HANG)
+        return smooth(rows)
+
+    monkeypatch.setattr(event_loop, "SECONDS_TO_STOP", 0.01)
+    game = cortx.Game(model, "zero", output="raw", calls=Calls(timeout=0.01, batch=50))
+    game.rows(TABLE)
+    try:
+        with pytest.raises(ModelError, match="not block its event loop"):
+            _ = game.base_values
+    finally:
+        release.set()
+    for thread in call_threads():
+        thread.join(HANG)
+    np.testing.assert_allclose(values_with(model, None)[0], values_with(smooth, None)[0])
+
+
+def test_a_call_that_waits_for_its_repetition_is_not_begun_once_the_work_is_given_up() -> None:
+    """It would come too soon for the rate that was asked for."""
+    giving_up, asked = threading.Event(), []
+
+    def pause(event: threading.Event, seconds: float) -> bool:
+        if seconds > 5:  # the repetition's turn
+            event.set()
+        return event.is_set()
+
+    def ask(task: int) -> int:
+        asked.append(task)
+        raise ConnectionError("busy")
+
+    caller = Caller(Calls(retries=3, per_second=0.1, wait=0), clock=lambda: 0.0, pause=pause)
+    with pytest.raises(ModelError, match="tried once"):
+        caller.attempts(ask, 7, giving_up)
+    assert asked == [7]
+    assert caller.repeated == 0
+    with pytest.raises(calls_module._Stopped):
+        caller.attempts(ask, 8, giving_up)
+
+
+def test_errors_of_async_models_keep_their_cause() -> None:
+    async def model(rows: np.ndarray) -> np.ndarray:
+        raise ConnectionError("refused") from OSError("no route")
+
+    game = cortx.Game(model, "zero", output="raw", calls=Calls(timeout=HANG))
+    game.rows(TABLE)
+    with pytest.raises(ModelError, match="refused") as caught:
+        _ = game.base_values
+    assert caught.value.__cause__ is not None
+    assert isinstance(caught.value.__cause__.__cause__, OSError)

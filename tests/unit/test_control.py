@@ -70,6 +70,27 @@ def test_bounds_from_noisy_labels_cover_the_promised_share(n: int, noise: float,
     assert (np.abs(np.mean(widths, axis=0) - 0.9) < 0.02).all()  # what labels without noise give
 
 
+def test_sizes_that_follow_the_noise_do_not_shrink_errors() -> None:
+    """Errors of many players seen through the noise of 16 draws, sizes taken from these draws' own spread."""
+    rng = np.random.default_rng(0)
+    ratios = []
+    for _ in range(8):
+        missed, units = world(rng, 120, 40)
+        spread = 2 * np.sqrt(np.square(missed).mean(axis=(1, 2), keepdims=True))
+        # Pairs of coalitions move all players together, some more than others.
+        draws = (
+            4 * spread[:, None] * rng.exponential(size=(120, 16, 1, 1)) / np.sqrt(2) * rng.normal(size=(120, 16, 40, 1))
+        )
+        variance = draws.var(axis=1, ddof=1) / 16
+        sizes = np.broadcast_to(np.sqrt(variance.mean(axis=1, keepdims=True)), missed.shape)
+        rows = np.sqrt(np.square(units).mean(axis=1))
+        seen = Seen(missed + draws.mean(axis=1), variance, sizes, np.ones((120, 40), bool), rows)
+        weight = 1 / np.square(rows)[:, None]
+        squares = [float((weight * np.square(errors)).sum()) for errors in drawn(seen, rng, count=4)]
+        ratios.append(np.mean(squares) / (weight * np.square(missed)).sum())
+    assert 0.8 < np.mean(ratios) < 1.15
+
+
 def test_what_has_no_noise_is_not_drawn() -> None:
     rng = np.random.default_rng(1)
     true, sizes = world(rng, 20, 6)

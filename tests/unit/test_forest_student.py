@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 from tests.conftest import make_tiny_recipe
@@ -18,6 +19,7 @@ from cortx.errors import ArtifactError
 from cortx.explainer import teaching
 from cortx.explainer.teaching import moved
 from cortx.games.tree_readers import read_sklearn_histogram
+from cortx.threads import limited
 from cortx.training import forest_student
 from cortx.training.forest_student import ForestStudent, _side_by_side
 from cortx.training.recipe import Recipe
@@ -203,3 +205,32 @@ def test_a_column_that_never_differs_from_the_background() -> None:
     explainer = cortx.CoRTX(recipe()).fit(game, table, budget=9_000, progress=False)
     assert not explainer.explain(table[:5]).values[:, 4].any()
     assert isinstance(explainer.fitted.student, ForestStudent)
+
+
+def test_boosting_keeps_to_the_threads_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.utils._openmp_helpers import _openmp_effective_n_threads as threads_of_openmp
+
+    seen: list[int] = []
+    fit = HistGradientBoostingRegressor.fit
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        seen.append(threads_of_openmp(n_threads=None, only_physical_cores=False))
+        return fit(self, *arguments)
+
+    monkeypatch.setattr(HistGradientBoostingRegressor, "fit", noted)
+    torch.get_num_threads()  # the first call in a thread sets OpenMP's number
+    with limited(1), threadpoolctl.threadpool_limits(2, user_api="openmp"):
+        before = threads_of_openmp(n_threads=None, only_physical_cores=False)
+        forest_student.grow(np.nan_to_num(X), steps(X), 2, 0)
+        assert threads_of_openmp(n_threads=None, only_physical_cores=False) == before
+    assert seen == [1, 1]
+
+
+def test_chunks_change_no_bit_of_trees_and_explainer(fits: dict[str, Any]) -> None:
+    whole, game = fits["reference"][0], cortx.Game(steps, **settings("reference"))
+    game.model.chunk_rows = 7
+    explainer = cortx.CoRTX(recipe()).fit(game, X, budget=6_000, progress=False)
+    mine, other = (one.fitted.student.to_tensors()[0] for one in (explainer, whole))
+    for name, tensor in other.items():
+        np.testing.assert_array_equal(mine[name].numpy(), tensor.numpy(), err_msg=name)
+    np.testing.assert_array_equal(explainer.explain(X[:20]).values, whole.explain(X[:20]).values)

@@ -71,6 +71,22 @@ def test_a_loaded_explainer_does_not_need_its_files(explainer: cortx.CoRTX, tmp_
     assert kept[1] == {"key": "key", "step": 3}
 
 
+def test_two_fits_may_share_a_checkpoint(tmp_path: Path) -> None:
+    """The one that ends first takes its stages along; the other one goes on, and ends as well."""
+    folder = tmp_path / "checkpoint"
+    first, second = Checkpoint(folder, "key"), Checkpoint(folder, "key")
+    first.save("a", {"x": torch.zeros(1)})
+    assert second.load("a") is not None
+    first.clear()
+    assert second.load("a") is None
+    second.clear()  # the folder is gone
+    second.save("b", {"x": torch.ones(1)})
+    first.clear()  # the folder is not empty
+    assert second.load("b") is not None
+    second.clear()
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("kind", ["EXPLAINER", "PORTABLE"])
 def test_writers_and_a_reader_at_once(kind: str, tmp_path: Path) -> None:
     """The content names its own facts: a reader sees whether both belong together."""
@@ -233,3 +249,12 @@ def test_files_of_absurd_size_are_refused(tmp_path: Path) -> None:
     assert read_whole(path, 5) == b"12345"
     with pytest.raises(StorageError, match="has 5 bytes; at most 4"):
         read_whole(path, 4)
+
+
+def test_a_portable_folder_says_what_it_is_for(tmp_path: Path) -> None:
+    exported = tmp_path / "e.portable"
+    PORTABLE.write(exported, b"graph", {})
+    with pytest.raises(ArtifactError, match=r"it is a portable explainer, for cortx.portable.load and cortx serve"):
+        cortx.load(exported)
+    with pytest.raises(ArtifactError, match=r"it has no manifest.json$"):
+        cortx.load(tmp_path)

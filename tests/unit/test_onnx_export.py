@@ -491,6 +491,33 @@ def test_a_folder_that_is_not_ours_gets_its_own_error(case: tuple[CoRTX, Any], f
     refused("written in format 99 by cortx 9.9")
     facts.write_text(json.dumps({key: value for key, value in document.items() if key != "seen"}))
     refused(r"damaged \(KeyError\('seen'\)\)")
+    for part, wrong, words in (
+        ("known_codes", {"0": [99.0]}, "known categories are not those"),
+        (
+            "known_codes",
+            {j: [99.0] for j in document["seen"]["known_codes"]},
+            "no category for some of its known codes",
+        ),
+        ("ranges", [], "ranges of 0 columns"),
+        ("ranges", document["seen"]["ranges"][:-1], "ranges of 5 columns"),
+    ):
+        facts.write_text(json.dumps({**document, "seen": {**document["seen"], part: wrong}}))
+        refused(words)
+    scores = document["calibration"]["rows"]
+    for part, name, wrong, words in (
+        ("explains", "base_values", True, "no list of finite numbers"),
+        ("explains", "base_values", [float("nan")] * 3, "no list of finite numbers"),
+        ("calibration", "rows", scores[:-1], "not of the same rows"),
+        ("calibration", "bands", [row[:1] for row in scores], "not of the same rows"),
+        ("calibration", "weights", [1.0], "not of the same rows"),
+        ("calibration", "bands", [[float("nan")] * 3, *scores[1:]], "numbers that are none"),
+    ):
+        facts.write_text(json.dumps({**document, part: {**document[part], name: wrong}}))
+        refused(words)
+    number = next(j for j, column in enumerate(document["table"]["columns"]) if column["kind"] == "numeric")
+    document["table"]["columns"][number]["coded"] = True
+    facts.write_text(json.dumps(document))
+    refused("coded=True")
     graph.write_bytes(content[:-1])
     refused("checksum")
     graph.unlink()

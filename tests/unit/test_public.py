@@ -48,6 +48,12 @@ def test_the_public_names_are_pinned() -> None:
         _ = cortx.shap  # type: ignore[attr-defined]
 
 
+def test_the_package_is_a_command() -> None:
+    command = [sys.executable, "-m", "cortx", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cortx", cortx.__version__]
+
+
 def test_the_plots_are_pinned() -> None:
     assert sorted(cortx.plots.__all__) == [
         "agreement",

@@ -551,8 +551,8 @@ def test_the_default_recipe_is_ahead_of_fastshap(problem: str, budget: int) -> N
 @pytest.mark.parametrize(
     ("problem", "budget", "times"),
     [
-        *(("census-zero", budget, 2) for budget in (20_000, 65_000, 700_000, 2_700_000)),
-        *(("census-mean", budget, 2) for budget in (20_000, 65_000, 660_000, 2_600_000)),
+        *(("census-zero", budget, 2) for budget in (65_000, 700_000, 2_700_000)),
+        *(("census-mean", budget, 2) for budget in (65_000, 660_000, 2_600_000)),
         ("bankruptcy", 700_000, 2),
         ("census-zero", 11_000_000, 1),
         ("census-mean", 11_000_000, 1),
@@ -579,14 +579,17 @@ def test_bounds_of_a_small_budget_are_narrow(width: str) -> None:
 
 
 @pytest.mark.parametrize(("budget", "most"), [(100_000, 0.08), (700_000, 0.05)])
-@pytest.mark.parametrize("table", ["sensors", "digits", "customers"])
+@pytest.mark.parametrize("table", ["loans", "spectra", "claims"])
 def test_tables_that_nobody_tuned_for(table: str, budget: int, most: float) -> None:
     assert taught(table, "default", budget)["relative l2"] <= most
 
 
-@pytest.mark.parametrize("part", ["no-student", "no-made-up-rows"])
-def test_every_part_of_the_student_earns_its_place(part: str) -> None:
-    assert taught("census-mean", part, 65_000)["l2"] > taught("census-mean", "default", 65_000)["l2"]
+@pytest.mark.parametrize(
+    ("problem", "part"),
+    [("census-mean", "no-student"), ("census-mean", "no-made-up-rows"), ("hours", "no-boosted-trees")],
+)
+def test_every_part_of_the_student_earns_its_place(problem: str, part: str) -> None:
+    assert taught(problem, part, 65_000)["l2"] > taught(problem, "default", 65_000)["l2"]
 
 
 def test_fits_with_a_budget_need_little_memory() -> None:
@@ -625,3 +628,25 @@ def test_a_slow_model_is_explained_in_minutes() -> None:
     assert about["seconds_a_row"] >= 0.018
     assert about["value"] <= 0.10
     assert records["seconds"]["value"] < 600
+
+
+# A student that learns little -------------------------------------------------------------------------------------
+
+
+def poor_student(setting: str, method: str) -> dict[str, float]:
+    records = [r for r in load("poor_student") if (r["setting"], r["method"]) == (setting, method)]
+    assert all(len(r["seeds"]) >= 2 for r in records)
+    return {record["metric"]: record["value"] for record in records}
+
+
+@pytest.mark.parametrize("setting", ["waves", "nearest neighbour, diabetes", "noise"])
+def test_a_poor_student_teaches_more_than_labels_from_the_model(setting: str) -> None:
+    student, alone = poor_student(setting, "student"), poor_student(setting, "labels alone")
+    assert student["unexplained by the student"] > 0.5
+    assert student["relative l2"] < alone["relative l2"]
+
+
+def test_rough_labels_earn_their_place_beside_counted_ones() -> None:
+    setting = "a small network, 12 columns"
+    both, alone = (poor_student(setting, f"counted labels{kind}") for kind in (", rough ones too", " alone"))
+    assert both["relative l2"] < 0.9 * alone["relative l2"]

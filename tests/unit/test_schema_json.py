@@ -151,7 +151,7 @@ kept = np.load(first / "answers.npz")
 near = lambda found, name: np.testing.assert_allclose(found, kept[name], rtol=1e-4, atol=1e-6)
 
 def rows_of(explainer):
-    reader = make_reader(explainer.fitted.spec.schema, explainer.fitted.network.features, explainer.unseen)
+    reader = make_reader(explainer.seen)
     return reader.join([reader.read(records)])
 
 explainer = cortx.load(first / "artifact")

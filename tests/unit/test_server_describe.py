@@ -32,8 +32,7 @@ def score(rows: Any) -> Any:
 
 
 def described(explainer: cortx.CoRTX, examples: Any = None) -> dict[str, Any]:
-    fitted = explainer.fitted
-    reader = make_reader(fitted.spec.schema, fitted.network.features, explainer.unseen)
+    reader = make_reader(explainer.seen)
     return describe("it", "1", explainer, reader, examples, Settings())
 
 

@@ -118,6 +118,8 @@ def test_unknown_and_lacking_columns_are_named() -> None:
         make_reader().read([more])
     with pytest.raises(HttpError, match="lacks the column 'job'"):
         make_reader().read([less])
+    with pytest.raises(HttpError, match="lacks the columns 'age', 'height', 'job'"):
+        make_reader().read([{}])
 
 
 def test_new_categories_of_several_requests_keep_apart() -> None:

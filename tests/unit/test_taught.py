@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
@@ -10,16 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tests.conftest import make_model, make_tiny_recipe
 
 import cortx
-from cortx.errors import BudgetError, InputError
+from cortx.errors import BudgetError, FingerprintError, InputError
 from cortx.estimators.free import design_size, fit_interactions, make_design, random_pairs
+from cortx.explainer import fit as fit_module
 from cortx.explainer import teaching
+from cortx.explainer.budget import LEAST_CALIBRATION, LEAST_VALIDATION
+from cortx.explainer.game_difference import category_difference
 from cortx.explainer.pairs import draw_pairs_of
+from cortx.explainer.store import Ask, LabelStore
 from cortx.explainer.teaching import made_up
+from cortx.games.value_store import ValueStore
+from cortx.interfaces.show import show_fit
+from cortx.tables import read_table
+from cortx.training import student as student_module
+from cortx.training.features import FeatureConfig, fit_features
 from cortx.training.recipe import Recipe, get_recipe
 from cortx.training.student import NetworkStudent, StudentConfig
 
@@ -201,12 +212,25 @@ def test_the_plan_is_what_is_spent(fits: dict[str, Any]) -> None:
     costs = explainer.costs_
     assert plan.mode == "student"
     assert "from which a student learns the game" in str(plan)
+    assert repr(plan) == str(plan)  # what a notebook shows
     assert costs["total_evaluations"] == evaluations <= 20_000
     assert costs["total_evaluations"] == pytest.approx(plan.total, rel=0.02)
     assert costs["student"]["evaluations"] == plan.expected["student"]
     assert costs["calibration"]["evaluations"] == pytest.approx(plan.expected["calibration"], rel=0.05)
     assert costs["pretraining"]["evaluations"] == 0  # positives are chosen by the student
     assert 0 < costs["student"]["unexplained"] < 0.5
+
+
+@pytest.mark.parametrize("recipe", ["student", "labels"])
+def test_the_command_line_shows_what_each_stage_cost(
+    fits: dict[str, Any], recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explainer, plan, _, _ = fits[recipe]
+    show_fit(explainer, Path("new.cortx"), fits["truth"].data)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Saved to new.cortx." in shown
+    if recipe == "student":
+        assert f"student {len(plan.train):,} {plan.expected['student']:,}" in shown
 
 
 def test_bounds_hold(fits: dict[str, Any]) -> None:
@@ -319,22 +343,27 @@ def test_any_game(kind: str) -> None:
     )  # fmt: skip
 
 
-def test_a_poor_student_teaches_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A model that no network learns: labels come from the model, and the log says so."""
-    monkeypatch.setattr(teaching, "ROUNDS_FROM", 500)
-    table = np.random.default_rng(0).normal(size=(300, 6))
+def test_a_poor_student_teaches_all_the_same_and_the_log_says_how_poor(caplog: pytest.LogCaptureFixture) -> None:
+    """A model that no network learns: what labels from the model teach of it is worse than an even share."""
+    table = np.random.default_rng(0).normal(size=(400, 6))
 
     def noise(x: np.ndarray) -> np.ndarray:
         return np.sin(1e6 * (np.asarray(x) * np.arange(1, 7)).sum(axis=1))
 
     game = cortx.Game(noise, reference="zero", categorical=())
-    with caplog.at_level(logging.INFO, "cortx"):
-        explainer = cortx.CoRTX(taught_recipe(steps=100)).fit(game, table, budget=30_000, progress=False)
-    assert "labels come from the model" in caplog.text
-    assert explainer.fitted.student is None
-    assert game.evaluations <= 30_000
-    assert explainer.costs_["student"]["evaluations"] > 0
+    with caplog.at_level(logging.WARNING, "cortx"):
+        explainer = cortx.CoRTX(taught_recipe(steps=200)).fit(game, table[:300], budget=10_000, progress=False)
+    assert game.evaluations <= 10_000
+    unexplained = explainer.costs_["student"]["unexplained"]
+    assert unexplained > 0.5
+    assert f"the student misses {100 * unexplained:.0f}% of values it never saw" in caplog.text
     assert explainer.costs_["total_evaluations"] == game.evaluations
+    truth = cortx.shapley(game, table[300:], "exact", views=0).values
+    shown = explainer.explain(table[300:], confidence=0.9)
+    even = np.repeat(truth.mean(axis=1, keepdims=True), 6, axis=1)
+    error, of_even = (np.linalg.norm(truth - values, axis=1) for values in (shown.values, even))
+    assert error.mean() < 1.2 * of_even.mean()
+    assert (error <= shown.error_bound).mean() > 0.8
 
 
 def test_more_values_that_do_not_help_are_not_bought(
@@ -373,6 +402,21 @@ def test_constant_models(constant: float) -> None:
     game = cortx.Game(lambda x: np.stack([np.full(len(x), constant), x[:, 0]], axis=1), reference=table, categorical=())
     explainer = cortx.CoRTX(taught_recipe(steps=60)).fit(game, table, budget=6_000, progress=False)
     assert np.abs(explainer.explain(table[:5]).values[..., 0]).max() <= 1e-6 * max(1.0, constant)
+
+
+def test_labels_of_zero_have_no_relative_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = np.random.default_rng(0).normal(size=(200, 6))
+    game = cortx.Game(lambda x: np.full(len(x), 3.0), reference=table, categorical=())
+    with caplog.at_level("INFO", logger="cortx"):
+        explainer = cortx.CoRTX(taught_recipe(steps=60)).fit(game, table, budget=6_000, progress=False)
+    assert explainer.quality_["label_norm"] == 0
+    explainer.save(tmp_path / "constant.cortx")
+    for one in (explainer, cortx.load(tmp_path / "constant.cortx")):
+        assert np.isnan(one.quality_["relative_l2"])
+        assert np.isnan(one.learning_curve_[-1]["relative_l2"])
+    assert "the labels are zero" in caplog.messages[-1]
+    report = explainer.evaluate(table[:20])
+    assert report.to_json()["relative_l2"] is None
 
 
 @pytest.mark.parametrize("shape", [(250, 1), (150, 2), (103, 3)])
@@ -455,6 +499,29 @@ def test_a_refit_is_of_the_same_game(fits: dict[str, Any]) -> None:
         fits["labels"][0].refit(game, table)
 
 
+def test_a_model_that_was_trained_again_is_for_refit(fits: dict[str, Any], tmp_path: Path) -> None:
+    table = np.random.default_rng(0).normal(size=(400, N)).astype(np.float32)
+    model = make_model(N, seed=1)
+    now = cortx.Game(model, reference=table, output="probability")
+    for name, words in (("student", r"refit\(game, X\)"), ("labels", "fit again")):
+        explainer = fits[name][0]
+        explainer.save(tmp_path / name)
+        with pytest.raises(FingerprintError, match=words):
+            cortx.load(tmp_path / name, model)
+        report = explainer.evaluate(table[:20], game=now, rows=5, row_budget=50)
+        assert ("refit(game, X)" in str(report)) == (name == "student")
+
+
+def test_a_refit_names_the_categories_that_differ() -> None:
+    before, after = (
+        read_table(pd.DataFrame({"job": jobs, "age": [1.0, 2.0, 3.0]})).schema
+        for jobs in (["clerk", "nurse", "clerk"], ["pilot", "nurse", "nurse"])
+    )
+    assert category_difference(before, before) is None
+    found = category_difference(before, after)
+    assert found == "the categories of 'job': they are now without 'clerk' and with 'pilot'"
+
+
 def test_a_refit_refuses_what_it_cannot_go_on_from() -> None:
     table = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
     game = cortx.Game(make_model(), reference=table, output="probability")
@@ -467,18 +534,33 @@ def test_a_refit_refuses_what_it_cannot_go_on_from() -> None:
         explainer.refit(game, table, budget=8_000, progress=False)
 
 
-def test_a_poor_student_learns_from_all_values_where_labels_are_too_dear(caplog: pytest.LogCaptureFixture) -> None:
-    """Noise cannot be learned; with this budget so many players leave nothing for labels."""
+def test_a_poor_student_learns_from_all_values(caplog: pytest.LogCaptureFixture) -> None:
+    """Noise cannot be learned; it costs what was planned, and no more."""
     n = 60
     table = np.random.default_rng(0).normal(size=(300, n))
     weights = np.random.default_rng(1).normal(size=n) * 1e4
     game = cortx.Game(lambda x: np.sin(x @ weights), reference=np.zeros(n))
     with caplog.at_level(logging.WARNING, logger="cortx"):
         explainer = cortx.CoRTX(taught_recipe(steps=40)).fit(game, table, budget=12_000, progress=False)
-    assert "too little of the budget is left" in caplog.text
+    assert "a larger budget or recipe may help" in caplog.text
+    assert "from the beginning" not in caplog.text
     costs = explainer.costs_["student"]
     assert costs["unexplained"] > 0.5
     assert explainer.costs_["total_evaluations"] > 0.95 * 12_000
+
+
+def test_a_student_of_a_single_row_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+    """Rows that equal one that judges teach nothing, so that nothing is left to learn from but one row."""
+    table = np.random.default_rng(0).normal(size=(120, 10))
+    game = cortx.Game(lambda x: np.sin(np.asarray(x).sum(axis=1)), reference="zero", categorical=())
+    explainer = cortx.CoRTX(taught_recipe(steps=20))
+    alone = explainer.plan(game, table, 8_000).train[0]
+    equal = np.tile(table[alone - 1], (120, 1))
+    equal[alone] = table[alone]
+    with caplog.at_level(logging.INFO, "cortx"):
+        explainer.fit(game, equal, budget=8_000, progress=False)
+    assert "learned from a single row" in caplog.text
+    assert "inf" not in caplog.text.replace("INFO", "")
 
 
 def test_a_single_player_leaves_no_doubt() -> None:
@@ -488,3 +570,113 @@ def test_a_single_player_leaves_no_doubt() -> None:
     shown = explainer.explain(table[:5], confidence=0.9)
     np.testing.assert_allclose(shown.values[:, 0], np.sin(table[:5, 0]), atol=1e-6)
     np.testing.assert_allclose(shown.error_bound, 0.0, atol=1e-12)
+
+
+def test_a_refit_whose_student_is_poor_names_the_way_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A model that has nothing to do with the earlier one may need more than half of the training."""
+    table = np.random.default_rng(0).normal(size=(300, 6))
+    noise = np.random.default_rng(1).normal(size=6) * 1e6
+    recipe = taught_recipe(steps=60)
+    recipe = replace(recipe, attribution=replace(recipe.attribution, steps=20))
+    known, other = (
+        cortx.Game(model, reference="zero", categorical=())
+        for model in (lambda x: x @ np.arange(6.0), lambda x: np.sin(x @ noise))
+    )
+    explainer = cortx.CoRTX(recipe).fit(known, table, budget=8_000, progress=False)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    with caplog.at_level(logging.WARNING, "cortx"):
+        explainer.refit(other, table, budget=8_000, progress=False)
+    assert "or a fit from the beginning" in caplog.text
+
+
+def test_a_refit_goes_on_from_its_own_beginning_only() -> None:
+    """What a killed refit has kept belongs to the explainer that it started from."""
+    table = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+    game = cortx.Game(make_model(), reference=table, output="probability")
+    explainer = cortx.CoRTX(taught_recipe(steps=40)).fit(game, table, budget=8_000, progress=False)
+    rows, request = (
+        game.rows(table),
+        fit_module.Request(taught_recipe(), ("attribution",), None, None, 0, "cpu", None, None),
+    )
+    keys = {fit_module._key(game, rows, None, None, request)}
+    for number in range(2):
+        start = replace(explainer.fitted, network=deepcopy(explainer.fitted.network))
+        with torch.no_grad():
+            next(start.network.encoder.parameters()).add_(number)
+        keys.add(fit_module._key(game, rows, None, None, replace(request, start=start)))
+    assert len(keys) == 3
+
+
+def test_a_fit_that_ends_while_it_trains_pays_for_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+    recipe = replace(make_tiny_recipe(steps=20), student=replace(TINY, steps=250, label_rows=200))
+
+    def fit(game: cortx.Game) -> cortx.CoRTX:
+        return cortx.CoRTX(recipe).fit(game, table, budget=8_000, checkpoint=tmp_path, progress=False)
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    before, after = (cortx.Game(make_model(), reference=table, output="probability") for _ in range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_module, "learn", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit(before)
+    explainer = fit(after)
+    assert explainer.fitted.student is not None
+    # What recognises the model is asked for again: its base value, kept values, and probe rows at the end.
+    assert before.evaluations + after.evaluations <= explainer.costs_["total_evaluations"] + 1
+    assert explainer.costs_["total_evaluations"] <= 8_000
+    assert after.evaluations < explainer.costs_["calibration"]["evaluations"]
+
+
+# Memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_rows_with_values_are_encoded_and_none_at_once_where_they_are_many(
+    table: np.ndarray, game: cortx.Game, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = game.rows(table)
+    pairs = draw_pairs_of(rows, np.arange(3, len(rows), 4), 300, 1, 0)
+    features = fit_features(rows.table.matrix, rows.table.schema.columns, game.absent, FeatureConfig())
+    found = {}
+    for name, limit in (("whole", 2**28), ("parts", 0)):
+        monkeypatch.setattr(student_module, "INPUT_BYTES", limit)
+        lesson = teaching._Lesson(
+            game, rows, pairs, ValueStore.open(None, game), features, TINY, 0, "cpu", show=False, start=None
+        )
+        np.testing.assert_array_equal(lesson.codes.numpy(), rows.table.matrix[np.unique(pairs.row)])
+        np.testing.assert_array_equal(lesson.codes.numpy()[lesson.place], rows.table.matrix[pairs.row])
+        found[name] = lesson.train(len(pairs), 5).teacher.values(rows, ~np.eye(game.n_players, dtype=bool))
+    np.testing.assert_array_equal(found["whole"], found["parts"])
+
+
+def test_labels_that_are_forgotten_leave_memory(table: np.ndarray, game: cortx.Game) -> None:
+    store, rows = LabelStore.open(None, game, 0), game.rows(table)
+    asks = Ask("kernel", 20), Ask("kernel", 30)
+
+    def label(ask: Ask, index: np.ndarray) -> np.ndarray:
+        return store.labels(game, rows, index, ask, views=0, seed=0, show=False, title="").values
+
+    label(asks[0], np.arange(5))
+    kept = label(asks[1], np.arange(3))
+    store.forget(asks[0])
+    assert len(store) == 3
+    label(asks[0], np.arange(2))
+    spent = game.evaluations
+    np.testing.assert_array_equal(label(asks[1], np.arange(3)), kept)
+    assert game.evaluations == spent
+    assert len(store) == 5
+
+
+@pytest.mark.parametrize("budget", [6_000, 8_000, 20_000, 60_000])
+def test_enough_rows_calibrate(budget: int) -> None:
+    table = np.random.default_rng(0).normal(size=(600, 8))
+    game = cortx.Game(lambda x: x[:, 0] * x[:, 1], reference=table, categorical=())
+    plan = cortx.CoRTX("default").plan(game, table, budget)
+    assert plan.mode == "student"
+    assert len(plan.calibration) >= LEAST_CALIBRATION
+    assert len(plan.validation) >= LEAST_VALIDATION
+    assert plan.total <= budget

@@ -90,7 +90,7 @@ def test_products_of_factors_have_the_values_of_enumeration() -> None:
 
 
 def test_true_values_of_a_support_vector_machine_add_up() -> None:
-    table = unseen.digits()
+    table = unseen.claims()
     some = table.test[:3]
     difference = table.game.outputs_of(table.game.rows(some).table)[:, 0] - table.game.base_values[0]
     np.testing.assert_allclose(table.exact(some).sum(axis=1), difference, atol=1e-9)

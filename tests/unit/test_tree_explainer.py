@@ -81,7 +81,7 @@ def test_categories_missing_values_and_pipelines(kind: str, tmp_path: Path) -> N
     loaded = cortx.load(tmp_path / "trees.cortx", model)
     expected = cortx.shapley(game, table, "tree")
     np.testing.assert_allclose(loaded.explain(table).values, expected.values, atol=1e-9)
-    with pytest.raises(InputError, match="never saw"):
+    with pytest.raises(InputError, match=r"never saw.*TreeExplainer\(game, X\)"):
         loaded.explain(table.iloc[:1].assign(colour="purple"))
 
 
@@ -107,10 +107,10 @@ def test_another_model_and_other_outputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another model"):
         explainer.explain(X[:5], model.predict(X[:5]) + 1.0)
     other = RandomForestRegressor(4, max_depth=4, random_state=1).fit(X, Y)
-    with pytest.raises(FingerprintError):
+    with pytest.raises(FingerprintError, match=r"make another TreeExplainer\(game, X\)"):
         cortx.load(tmp_path / "trees.cortx", other)
     assert cortx.load(tmp_path / "trees.cortx", model).game is not None
-    for call in (explainer.fit, explainer.calibrate, explainer.evaluate, explainer.prior, explainer.to_onnx):
+    for call in (explainer.fit, explainer.refit, explainer.calibrate, explainer.evaluate, explainer.prior):
         with pytest.raises(InputError, match="TreeExplainer"):
             call(X)
     linear = cortx.Game(LinearRegression().fit(X, Y), reference=X, categorical=())

@@ -11,7 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from tests.conftest import make_tiny_recipe
@@ -19,9 +24,12 @@ from tests.conftest import make_tiny_recipe
 import cortx
 from cortx import portable
 from cortx.errors import BudgetError
+from cortx.estimators.tree import TreeValues, output_work
+from cortx.explainer.learn import _pretrained_rows
 from cortx.games.tree_readers import read_sklearn_histogram
 from cortx.training import tree_teacher
 from cortx.training.features import FeatureConfig, fit_features, forest_steps
+from cortx.training.pretrain import PretrainConfig
 from cortx.training.recipe import Recipe
 from cortx.training.student import StudentConfig
 
@@ -205,3 +213,60 @@ def test_a_budget_below_the_checks_is_refused() -> None:
     game = cortx.Game(MODEL, reference=X, categorical=())
     with pytest.raises(BudgetError, match="comparing the trees"):
         cortx.CoRTX(recipe()).fit(game, X, budget=30, progress=False)
+
+
+def test_work_counts_each_tree_for_the_outputs_that_it_adds_to() -> None:
+    """Boosting has trees for each class, and a forest leaves for all classes."""
+
+    def work(forest: Any) -> int:
+        return TreeValues(forest, np.arange(6), 6, X[:1]).work
+
+    classes = np.digitize(Y, [0.0, 1.0])
+    boosted = read_sklearn_histogram(HistGradientBoostingClassifier(max_iter=4, random_state=0).fit(X, classes))
+    assert boosted.n_outputs == 3
+    assert work(boosted) == boosted.n_nodes
+    everywhere = replace(boosted, value=np.where(boosted.column[:, None] < 0, 1.0, boosted.value))
+    assert work(everywhere) == 3 * boosted.n_nodes
+
+
+def test_positives_of_slow_trees_are_chosen_for_fewer_rows(
+    fitted: tuple[cortx.CoRTX, cortx.Game, Any, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = tree_teacher.tree_teacher(fitted[1], fitted[1].rows(X))
+    config = PretrainConfig(n_positives=4, rounds=2, batch_size=16)
+    assert _pretrained_rows(teacher, config) == config.most_rows
+    wanted = 100 * config.n_positives * config.rounds
+    monkeypatch.setattr(tree_teacher, "LABEL_WORK", wanted * output_work(teacher.prepared.trees.forest))
+    assert _pretrained_rows(teacher, config) == 100
+    assert _pretrained_rows(teacher, replace(config, positives="random")) == config.most_rows
+    background = cortx.Game(MODEL, background=X[:5], categorical=())
+    assert _pretrained_rows(tree_teacher.tree_teacher(background, background.rows(X)), config) == 20
+
+
+def test_calibration_with_a_model_that_does_not_follow_its_trees_tries_refinement(tmp_path: Path) -> None:
+    """Nothing of what calibration can do is lost where the trees are of no use."""
+    deviant = HistGradientBoostingRegressor(max_iter=15, max_leaf_nodes=6, random_state=0).fit(X, Y)
+    deviant.predict = lambda rows: MODEL.predict(rows) + 0.3 * (np.asarray(rows)[:, 4] > 0.5)
+    game = cortx.Game(deviant, reference=X, categorical=())
+    labels = cortx.shapley(game, np.concatenate([X[:60], FRESH]), "exact", views=0)
+    cortx.CoRTX(recipe(steps=20)).fit(game, X, labels=labels[:60], progress=False).save(tmp_path / "x")
+    explainer = cortx.load(tmp_path / "x", model=deviant).calibrate(labels[60:])
+    assert explainer.calibration.rounds.longest > 0
+    refined = explainer.explain(FRESH[:5], confidence=0.9, tolerance=1e-9)
+    np.testing.assert_allclose(refined.values, labels.values[60:65], atol=1e-9)
+
+
+def test_bounds_of_trees_say_what_a_model_without_trees_cannot_do(
+    fitted: tuple[cortx.CoRTX, cortx.Game, Any, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fitted[0].save(tmp_path / "x")
+    explainer = cortx.load(tmp_path / "x", model=MODEL.predict)
+    with caplog.at_level(logging.WARNING, logger="cortx"):
+        explainer.explain(FRESH[:3], confidence=0.9, tolerance=1e-9, row_budget=10)
+    assert "3 rows could not be refined" in caplog.text
+    caplog.clear()
+    explainer.calibrate(FRESH)
+    with caplog.at_level(logging.WARNING, logger="cortx"):
+        refined = explainer.explain(FRESH[:3], confidence=0.9, tolerance=1e-9)
+    assert not caplog.text
+    np.testing.assert_allclose(refined.values, cortx.shapley(fitted[1], FRESH[:3], "tree").values, atol=1e-6)

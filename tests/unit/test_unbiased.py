@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import permutations
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ from cortx.estimators.unbiased import (
     size_curve,
     unbiased_values,
 )
+from cortx.games import Rows
 from cortx.seeding import torch_generator
 
 Values = Callable[[Tensor], Tensor]
@@ -401,3 +404,48 @@ def test_values_on_the_device_are_those_of_the_game() -> None:
     assert pairs.shape == (3, 7, 34)
     values = block.values(np.concatenate([pairs.numpy(), ~pairs.numpy()], axis=1), distinct=False)
     np.testing.assert_allclose(contrast_of(block, pairs), (values[:, :7] - values[:, 7:]) / 2, atol=1e-6)
+
+
+class Linear:
+    """A student that learned a model's main effects: the least squares of its outputs."""
+
+    def __init__(self, game: Game, table: npt.NDArray[np.float64]) -> None:
+        matrix, self.absent = np.column_stack([table, np.ones(len(table))]), game.absent[0]
+        self.slopes = np.linalg.lstsq(matrix, game.outputs_of(game.rows(table).table)[:, 0], rcond=None)[0][:-1]
+
+    def shapley(self, rows: Rows) -> npt.NDArray[np.float64]:
+        return np.asarray((self.slopes * (rows.table.matrix - self.absent) * rows.active)[..., None])
+
+    def values(self, rows: Rows, coalitions: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        return np.asarray((coalitions * self.shapley(rows)[:, None, :, 0]).sum(axis=2)[..., None])
+
+
+@pytest.fixture(scope="module")
+def diabetes() -> tuple[Game, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """A network on ten columns, three rows many times over (no two are equal), and their Shapley values."""
+    from sklearn.datasets import load_diabetes
+    from sklearn.neural_network import MLPRegressor
+
+    table, target = load_diabetes(return_X_y=True)
+    table = 20 * table
+    model = MLPRegressor(hidden_layer_sizes=(24,), alpha=0.01, max_iter=100, random_state=0)
+    game = Game(model.fit(table, (target - 150) / 80).predict, reference=table, categorical=())
+    some = table[[3, 100, 321]]
+    rows = np.repeat(some, 1_500, axis=0) + 1e-6 * np.random.default_rng(0).normal(size=(4_500, 10))
+    return game, rows, np.repeat(shapley(game, some, "exact", views=0, progress=False).values, 1_500, axis=0)
+
+
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+@pytest.mark.parametrize("taught", [False, True])
+@pytest.mark.parametrize("values", [8, 16, 32, 200])
+def test_the_variance_of_a_real_model_is_known(diabetes: Any, values: int, taught: bool) -> None:
+    """Sizes are drawn systematically and the variance takes them for independent: the difference is small."""
+    game, rows, truth = diabetes
+    found = shapley(
+        game, rows, "unbiased", row_budget=values + 1, views=0, seed=0, progress=False,
+        student=Linear(game, rows) if taught else None,
+    )  # fmt: skip
+    assert found.variance is not None
+    squares = np.square(found.values - truth).reshape(3, 1_500, 10).mean(axis=1)
+    ratio = found.variance.reshape(3, 1_500, 10).mean(axis=1) / squares
+    np.testing.assert_allclose(ratio.mean(axis=1), 1, atol=0.06)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cortx
-from cortx.errors import ArtifactError, BudgetError, ModelError
+from cortx.errors import ArtifactError, BudgetError, InputError, ModelError
 from cortx.games import value_store
 from cortx.games.calls import Calls
 from cortx.games.game import Game, Rows
@@ -426,3 +426,10 @@ def test_estimators_pay_once_for_what_is_kept(method: str, tmp_path: Path) -> No
     before = model.count
     game.full_values(game.rows(table()))  # outside the block the model is asked again
     assert model.count == before + 12
+
+
+def test_values_of_images_are_not_kept() -> None:
+    game = Game(lambda images: images.mean(axis=(1, 2)), "zero", players=cortx.Patches(2), output="raw")
+    game.rows(np.random.default_rng(0).random((5, 4, 4)).astype(np.float32))
+    with pytest.raises(InputError, match="games of tables"), game.keeping(ValueStore.open(None, game)):
+        pass

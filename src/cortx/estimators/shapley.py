@@ -103,7 +103,9 @@ def shapley(
         `shapley` (`cortx.estimators.block.Student`). What is estimated is the game minus the student's, and the
         student's own Shapley values are added, so a good student leaves little to be uncertain about and a bad one
         costs precision, never truth. It must not have learned from the values v(S) that are drawn here. Rows that
-        are enumerated do not need it.
+        are enumerated do not need it. What its `shapley` misses of its own Shapley values stays in the values, and
+        standard errors do not count it: the student of a fit is exact for up to 13 players that differ from the
+        reference, and off by a fraction of a percent for more, which shows where a row has thousands of evaluations.
 
     Notes
     -----
@@ -115,7 +117,10 @@ def shapley(
     needs no learned explainer.
     """
     if not isinstance(game, Game):
-        raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
+        raise InputError(
+            f"the first argument is a {type(game).__qualname__}; expected a cortx.Game, such as "
+            "cortx.Game(model, reference=X)"
+        )
     for name, number in (("budget", budget), ("row_budget", row_budget), ("seed", seed)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, (int, np.integer))):
             raise InputError(f"{name} must be a whole number, got {number!r}")
@@ -237,6 +242,9 @@ def views_in_memory(n_players: int, n_outputs: int, n_rows: int, more_bytes: int
 def _choose(method: str | Estimator, explainer: Any, unbiased: bool, of_images: bool) -> Estimator:
     # Either enumerates wherever its budget allows, row by row: that is what "auto" means.
     name = {"auto": "kernel" if of_images else "odd", "auto-kernel": "kernel"}.get(str(method), method)
+    if not isinstance(name, Estimator) and name not in ESTIMATORS:
+        known = ", ".join(map(repr, [*ESTIMATORS, "tree", *AUTO]))
+        raise InputError(f"unknown estimator {name!r}; expected one of {known}")
     estimator = name if isinstance(name, Estimator) else ESTIMATORS[name]()
     if not isinstance(estimator, Amortized):
         if explainer is not None or unbiased:

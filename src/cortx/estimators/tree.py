@@ -28,6 +28,8 @@ MOST_ROWS = 512
 """Rows that are explained at a time: enough for the work around them not to matter."""
 DEEP_WORK = 40
 """What a leaf of a deep path takes, for a row and a row of the background, in terms of a node of the others."""
+STEP_WORK = 7
+"""What a level of a tree takes on a row's way to its leaf, in the unit of `row_work`."""
 ROWS_AT_A_TIME = 8_192
 """Rows, with their masked copies, that are turned into what trees see at a time."""
 
@@ -66,9 +68,18 @@ class TreeValues:
 
 
 def row_work(forest: Forest, blocks: Blocks, n_background: int) -> int:
-    """What explaining a row takes, in units of about two nanoseconds: leaves in no block take it one by one."""
-    deep = int((blocks.of_node[forest.leaves] < 0).sum())
-    return forest.n_nodes + DEEP_WORK * deep * n_background
+    """What explaining a row takes, in units of about two nanoseconds: leaves in no block take it one by one.
+
+    A leaf counts once for each output that it adds to, so that one model for each class costs its own trees alone.
+    """
+    adds = np.maximum(1, np.count_nonzero(forest.value[forest.leaves], axis=1))
+    deep = int(adds[blocks.of_node[forest.leaves] < 0].sum())
+    return round(forest.n_nodes * float(adds.mean())) + DEEP_WORK * deep * n_background
+
+
+def output_work(forest: Forest) -> int:
+    """What the outputs of a row take, in the unit of `row_work`."""
+    return STEP_WORK * len(forest.roots) * max(1, sum(1 for _ in forest.levels()))
 
 
 def masked_outputs(

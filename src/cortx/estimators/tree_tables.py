@@ -132,8 +132,10 @@ class TreeTables:
         self.blocks, self.numbers = blocks, numbers
         self.block, self.base = slots.block, slots.base[:, None]
         self.targets, self.starts = np.unique(slots.target, return_index=True)
-        self._descents = list(_descents(blocks))
-        self._inside = list(_inside(blocks))
+        self.descents = list(_descents(blocks))
+        """The levels of the splits above all blocks."""
+        self.inside = list(_inside(blocks))
+        """For the first, second, ... split of each block that has so many: places in `goes_left`, and bits."""
 
     @staticmethod
     def of(paths: Paths, background: Array) -> TreeTables:
@@ -168,14 +170,14 @@ class TreeTables:
         n_rows = goes_left.shape[1]
         patterns = np.zeros((len(self.blocks.roots), n_rows), dtype=np.uint16)
         masks = np.zeros((0, n_rows), dtype=np.uint16)
-        for step in self._descents:
+        for step in self.descents:
             if len(masks) == 0:
                 masks = np.zeros((len(step.splits), n_rows), dtype=np.uint16)
             goes = goes_left.take(step.splits, axis=0).astype(np.uint16) << step.shift
             children = np.concatenate([masks | (goes ^ step.flip), masks | goes])
             patterns[step.blocks] = children[step.to_blocks]
             masks = children[step.to_splits]
-        for splits, shift in self._inside:
+        for splits, shift in self.inside:
             patterns[: len(splits)] |= goes_left.take(splits, axis=0).astype(np.uint16) << shift
         return patterns
 

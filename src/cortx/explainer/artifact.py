@@ -80,7 +80,7 @@ def load(folder: str | Path, model: Any = None, *, device: str | None = None, ca
         exact = load_trees(path, manifest, tensors)
         if model is not None:
             exact._game = Game.from_spec(model, exact.fitted.spec, calls=calls, known_base=True)
-            _check_model(exact._game, exact.fitted, path)
+            _check_model(exact._game, exact.fitted, path, "make another TreeExplainer(game, X)")
         return exact
     try:
         settings = manifest["settings"]
@@ -335,20 +335,22 @@ def compare_model(game: Game, fitted: Fitted, called: str = "the explainer") -> 
     return difference(outputs, expected, game.precision)
 
 
-def _check_model(game: Game, fitted: Fitted, path: Path) -> None:
-    """The model must give the fingerprint's outputs on the probe rows."""
+def _check_model(game: Game, fitted: Fitted, path: Path, again: str = "fit again") -> None:
+    """The model must give the fingerprint's outputs on the probe rows; `again` says how another one is explained."""
+    if fitted.student is not None:
+        again = "if it was trained again, load the explainer without it and call refit(game, X)"
     try:
         found = compare_model(game, fitted, f"the explainer in {path}")
     except FingerprintError:
         raise
     except Exception as error:
         raise FingerprintError(
-            f"this is not the model that the explainer in {path} was fitted for: it cannot be run on the probe rows "
-            f"({error}); load the explainer with the model it was fitted for"
+            f"this may not be the model that the explainer in {path} was fitted for: it cannot be run on the probe "
+            f"rows ({error}); see that it answers, or load the explainer with the model it was fitted for"
         ) from error
     if not found.same:
         raise FingerprintError(
             f"this is not the model that the explainer in {path} was fitted for: on its {len(fitted.probe)} probe rows "
             f"the outputs differ by up to {found.largest:.3g} (their spread is {found.spread:.3g}); load it with that "
-            "model, or fit again"
+            f"model, or {again}"
         )

@@ -34,7 +34,7 @@ IntArray = npt.NDArray[np.int64]
 Mode = Literal["trees", "student", "enumerate", "sample", "stream"]
 
 TAUGHT_PER_ROW, TAUGHT_BUDGETS = 4, (50_000, 1_000_000)
-"""The default budget with a student: so many evaluations for each row, within limits; a background multiplies it."""
+"""The default budget with a student: so many values v(S) for each row, within limits; a background multiplies it."""
 PER_ROW, DEFAULT_BUDGETS = 100, (500_000, 5_000_000)
 """The same without a student."""
 PER_IMAGE, IMAGE_BUDGETS = 1_000, (500_000, 50_000_000)
@@ -51,13 +51,13 @@ CALIBRATION_SHARE, IMAGE_CALIBRATION_SHARE = 0.15, 0.06
 PRETRAINING_SHARE = 0.4
 PRECISE = 8_192
 """The most that one precise label may cost: enough to enumerate 13 players."""
-JUDGED_SHARE, LEAST_JUDGED, WELL_JUDGED = 0.3, 32, 128
+JUDGED_SHARE, LEAST_JUDGED, WELL_JUDGED = 0.3, 32, 256
 """With a student: the share of the budget for labels that judge, the fewest values v(S) of each, and from how many on
 further rows are judged instead: noise that is larger than what it hides cannot be taken out well."""
 LEAST_PAIRS = 200
 """Fewer pairs of values teach a student nothing."""
 ENUMERATE_ROWS = 100
-"""Rows are enumerated if the budget pays for so many beside rough labels for others; else many are sampled."""
+"""Rows are enumerated if the budget pays for so many; else many are sampled."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Plan:
 
     Kept labels of an earlier fit are in it, and rows with equal content once. "checks" are the base value and the
     outputs that recognise the model, for a saved explainer and for kept labels. Where pairs of permutations may visit a
-    coalition twice, the mean. With a student the most: what two stages ask for of a row is paid for once, which happens
-    where rows have few players.
+    coalition twice, the mean. With a student the most: a coalition that labels or stages ask for twice is paid
+    for once, so that up to an eighth less is spent where rows have six to ten players.
     """
     n_rows: int
     """Rows of the table."""
@@ -109,12 +109,15 @@ class Plan:
     def total(self) -> int:
         return sum(self.expected.values())
 
+    def __repr__(self) -> str:
+        return str(self)  # what a notebook shows
+
     def __str__(self) -> str:
         """The plan in words."""
         checks = "choose the best moment" if self.mode in ("enumerate", "sample") else "see where it errs"
         kind, refined, compared = "precise labels", ", and refining them", ""
         if self.mode == "student":
-            kind = f"labels of {self.precise.values:,} values"
+            kind = f"labels of up to {self.precise.values:,} values"
         elif self.mode == "trees":
             kind, refined, compared = "exact labels", "", "comparing trees with the model, "
         parts = {
@@ -138,7 +141,8 @@ class Plan:
             return {"training": f"exact labels of {len(self.train):,} rows and made-up ones, from the model's trees"}
         if self.pairs is not None:
             n_rows = len(np.unique(self.pairs.row))
-            return {"student": f"values of {n_rows:,} rows from which a student learns the game, to label all rows"}
+            learned = f"values of {n_rows:,} row{'s' if n_rows > 1 else ''} from which a student learns the game"
+            return {"student": f"{learned}, to label rows of the table and made-up ones"}
         kind = "sampled" if self.mode == "sample" else "fresh in every step"
         each = self.expected["training"] // len(self.train)
         how = "all coalitions" if self.mode == "enumerate" else f"{kind}, {each:,} each"
@@ -192,7 +196,7 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
         if recipe.student is not None:
             trees = teachable(game, rows)
             taught = planner.student() if trees is None else planner.trees(0 if trees.checked else CHECKED)
-        planner = replace(planner, recipe=replace(recipe, student=None))
+        planner = replace(planner, recipe=replace(recipe, student=None))  # what follows buys labels alone
         plan = taught or planner.enumerate() or planner.sample()
     return replace(plan, absent=game.absent_words)
 
@@ -298,18 +302,18 @@ class _Planner:
         least = LEAST_CALIBRATION + LEAST_VALIDATION
         most = max(least, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3))
         count = int(np.clip(values / _power_of_two(values / least, WELL_JUDGED), least, most))
-        n_validation = max(LEAST_VALIDATION, count // 4)
+        n_validation = max(LEAST_VALIDATION, min(count // 4, count - LEAST_CALIBRATION))
         return count - n_validation, n_validation
 
     def enumerate(self) -> Plan | None:
         """A part of the table with all coalitions, and free masked copies; None if too few rows can be paid for."""
         exact, most = self.exact, int(self.rows.active.sum(axis=1).max())
-        if 2**most > CHUNK:  # without free copies, many rough labels teach more
+        if 2**most > CHUNK:  # without free copies, many noisy labels teach more
             return None
         n_calibration = self._calibration_rows(float(exact.mean()))
         calibration, learners = self.order[-n_calibration:], self.order[:-n_calibration]
         last = learners[::-1][: self.recipe.pretrain.most_rows]
-        costs = np.cumsum(self._pretraining_costs(last, walk_values))
+        costs = np.cumsum(1.0 + self._positives_costs(last))
         n_pretraining = max(2, int(np.searchsorted(costs, PRETRAINING_SHARE * self.budget, side="right")))
         left = self.spendable - self._calibration_spending(exact, calibration) - costs[n_pretraining - 1]
         label_costs = np.where(self._new(learners, calibration), exact[learners], 0.0)
@@ -325,7 +329,7 @@ class _Planner:
         pretraining = unlike if len(unlike) > 1 else others
         ask = Ask("auto", 2**most)
         spending = {
-            "pretraining": self._pretraining_costs(pretraining, expected_walk_values).sum(),
+            "pretraining": len(pretraining) + self._positives_costs(pretraining).sum(),
             "training": self._spending(exact, train, validation, calibration),
         }
         return self._plan("enumerate", (train, validation, calibration, pretraining), (ask,), ask, exact, spending)
@@ -504,13 +508,6 @@ class _Planner:
             keep=config.keep_probability, seed=self.seed, rounds=min(config.rounds, config.steps),
         )  # fmt: skip
         return np.asarray(self.copies * values, dtype=np.float64)
-
-    def _pretraining_costs(self, index: IntArray, walk: Walk) -> Array:
-        """Evaluations for each row, (index,): its output, its positives, its rough label."""
-        pairs = self.recipe.pretrain.rough_pairs if self.recipe.pretrain.steps else 0
-        if not pairs:
-            return self._positives_costs(index) + 1.0
-        return self._positives_costs(index) + np.where(self._new(index), self._walk_costs(index, pairs, walk), 0.0)
 
     def _walk_costs(self, index: IntArray, pairs: int, walk: Walk) -> Array:
         """Evaluations for each row, (index,), and so many antithetic pairs of permutations, its own output included."""

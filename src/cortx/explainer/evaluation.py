@@ -17,6 +17,7 @@ from cortx.estimators.shapley import shapley
 from cortx.explainer.artifact import compare_model
 from cortx.explainer.calibration import Calibration, noise_radius, noise_reach
 from cortx.explainer.explainer import CoRTX
+from cortx.explainer.fit import Fitted
 from cortx.explainer.profile import ColumnDrift, drift
 from cortx.explainer.refine import Predicted
 from cortx.explainer.report import Check, Coverage, Level, QualityReport, Slice, WorstRow
@@ -130,7 +131,7 @@ def evaluate(
         drift=tuple(drifts),
         model=model,
         checks=(
-            _check_model(model, len(fitted.probe)),
+            _check_model(model, fitted),
             _check_data(drifts, len(table), len(table) - len(possible)),
             *_check_answers(explainer, coverage, confidence, seen, len(different)),
         ),
@@ -406,11 +407,13 @@ def _slices(
 # What it means ------------------------------------------------------------------------------------------------
 
 
-def _check_model(model: ModelDifference, probes: int) -> Check:
+def _check_model(model: ModelDifference, fitted: Fitted) -> Check:
+    probes = len(fitted.probe)
     by = f"up to {model.largest:.3g} (their spread: {model.spread:.3g})"
     if model.same:
         return Check(None, (f"the model is that of the fit: on its {probes} probe rows the outputs differ by {by}",))
-    words = f"this is not the model of the fit: on {probes} probe rows the outputs differ by {by}; fit again"
+    again = "fit again" if fitted.student is None else "fit again, or refit(game, X) if it was trained again"
+    words = f"this is not the model of the fit: on {probes} probe rows the outputs differ by {by}; {again}"
     return Check("model changed", (words,))
 
 

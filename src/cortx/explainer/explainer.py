@@ -22,7 +22,7 @@ from cortx.explainer.budget import Plan, make_plan, total_budget
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.control import METHOD as CONTROL
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
-from cortx.explainer.game_difference import game_difference, name_difference
+from cortx.explainer.game_difference import category_difference, game_difference, name_difference
 from cortx.explainer.labels import given_labels, label_budget, refuse_shrunk
 from cortx.explainer.material import cost
 from cortx.explainer.possible import largest_value, possible_bounds, possible_outputs, possible_values
@@ -85,7 +85,9 @@ class CoRTX:
         What to do with a category that training never saw: ``"error"``, or ``"ignore"`` to explain the row as if
         the category were none of the known ones.
     seed:
-        The same seed, data and model give the same explainer on one machine.
+        The same seed, data and model give the same explainer on one machine, whatever the chunks in which the model is
+        asked. Where a model's outputs themselves depend on the chunk (float32 rounds differently), so does the
+        explainer.
     device:
         Where the network is trained and explains: "cpu", or another name that torch knows, such as "cuda". The model
         stays where it is. `to` moves a fitted explainer.
@@ -166,14 +168,15 @@ class CoRTX:
         budget:
             Model evaluations that the fit may spend, everything included (also the base value and the probe rows by
             which the model is recognised): it says before it spends what for (`plan`). Most of it are values v(S) from
-            which a student learns the game; its labels of all rows teach the explainer. Some rows are kept aside for
-            the bounds of ``explain(confidence=...)``. A call that would pass the budget is never made: `BudgetError`,
-            and what was paid for stays. A fit ends sooner only where more values would not help. By default 4 for each
-            row, between 50,000 and a million (recipes without a student: 100, between 500,000 and 5 million). All
-            values are kept: fitting again with a larger budget goes on, and what it uses again counts as spent.
+            which a student learns the game; its labels of these and of made-up rows teach the explainer. Some rows are
+            kept aside for the bounds of ``explain(confidence=...)``. A call that would pass the budget is never made:
+            `BudgetError`, and what was paid for stays. A fit ends sooner only where more values would not help. By
+            default 4 for each row, between 50,000 and a million (recipes without a student: 100, between 500,000 and
+            5 million), times the rows of a background: 100 of these make 5 million of 50,000. All values are kept:
+            fitting again with a larger budget goes on, and what it uses again counts as spent.
             A model of trees whose exact values are free (``shapley(method="tree")``) teaches by these, and only checks
-            are paid for. It needs no learning (`cortx.TreeExplainer`); a network may still be wanted for ONNX, for
-            tiny latency, or in place of a huge forest.
+            are paid for. It needs no learning (`cortx.TreeExplainer`); a network may still be wanted for tiny latency,
+            or in place of a huge forest.
             Images: by default 1,000 for each, up to 50 million; all of it is spent, on fresh labels in every step.
         labels:
             Instead of a budget: an `Explanation` (it carries its rows), a folder that `cortx.distributed.label` wrote,
@@ -188,12 +191,17 @@ class CoRTX:
         checkpoint:
             A folder in which the fit keeps its progress; after a kill, the same call goes on from there, under torchrun
             in as many processes as before (another number is refused if it changes how the model rounds). Training is
-            removed from it when it is done; labels of a budget stay, and a larger budget starts from them.
+            removed from it when it is done; labels and values of a budget stay, and a larger budget starts from them. A
+            student is trained again after a kill, from its values: that repeats computation, and the model is asked
+            only for what recognises it (its base value, and a few values that are kept).
         progress:
             Bars on stderr; by default only on a terminal.
         """
         if not isinstance(game, Game):
-            raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
+            raise InputError(
+                f"the first argument is a {type(game).__qualname__}; expected a cortx.Game, such as "
+                "cortx.Game(model, reference=X)"
+            )
         recipe = self.resolved_recipe(images=game.of_images)
         if self.unseen not in ("error", "ignore"):
             raise InputError(f"unseen must be 'error' or 'ignore', got {self.unseen!r}")
@@ -214,8 +222,8 @@ class CoRTX:
         if trees_of(game):
             logger.warning(
                 "this model needs no learned explainer: cortx.shapley(game, X, method='tree') gives its exact values "
-                "at once, and cortx.TreeExplainer(game, X) saves and serves them. What is fitted now is a network that "
-                "imitates them, for ONNX or tiny latency"
+                "at once, and cortx.TreeExplainer(game, X) saves, serves and exports them. What is fitted now is a "
+                "network that imitates them, for tiny latency or in place of a huge forest"
             )
         self._fit(game, X, labels, recipe, heads, budget, n_labels, kept_in, leave_out, progress)
         return self
@@ -228,7 +236,8 @@ class CoRTX:
         """Learns the game of a model that was trained again, starting from what this explainer and its student know.
 
         Columns, categories, players and outputs must be those of the fit; the reference may have moved. The inputs keep
-        their scales. Bounds, costs and quality are measured anew, and nothing of the old model's values is used.
+        their scales. Networks that start from known ones are trained for half as many steps, without pre-training.
+        Bounds, costs and quality are measured anew, and nothing of the old model's values is used.
 
         Parameters
         ----------
@@ -237,7 +246,10 @@ class CoRTX:
         """
         fitted = self.fitted
         if not isinstance(game, Game):
-            raise InputError(f"the first argument is a {type(game).__qualname__}; expected a cortx.Game")
+            raise InputError(
+                f"the first argument is a {type(game).__qualname__}; expected a cortx.Game, such as "
+                "cortx.Game(model, reference=X)"
+            )
         recipe = self.resolved_recipe(images=game.of_images)
         if (tuple(self.heads), recipe) != (fitted.heads, fitted.recipe):
             raise InputError(
@@ -257,8 +269,8 @@ class CoRTX:
             differs = game_difference(fitted.spec, replace(game.spec(rows.table.schema), absent=fitted.spec.absent))
         if differs is None and (len(game.absent) > 1) != (len(fitted.spec.absent) > 1):
             differs = "whether absent features have one reference or a background"
-        if differs is None and _categories(fitted.spec.schema) != _categories(rows.table.schema):
-            differs = "the categories of a column"
+        if differs is None:
+            differs = category_difference(fitted.spec.schema, rows.table.schema)
         if differs is not None or game.n_outputs != len(fitted.spec.base_values):
             raise InputError(
                 f"refit() is for the same game with another model, and this one differs in "
@@ -266,18 +278,8 @@ class CoRTX:
             )
         if budget is None:
             budget = -(-total_budget(game, rows, None, recipe) // REFIT_SHARE)
-        shorter = replace(
-            recipe,
-            pretrain=replace(recipe.pretrain, steps=0),
-            attribution=replace(recipe.attribution, steps=max(1, recipe.attribution.steps // 2)),
-            # At the full rate it would forget what it starts from.
-            student=replace(
-                recipe.student, steps=max(1, recipe.student.steps // 2), learning_rate=recipe.student.learning_rate / 3
-            ),
-        )
         kept_in = None if checkpoint is None else local_path(checkpoint, "checkpoint=")
-        self._fit(game, X, None, shorter, tuple(self.heads), budget, None, kept_in, None, progress, start=fitted)
-        self._fitted = replace(self.fitted, recipe=recipe)
+        self._fit(game, X, None, recipe, tuple(self.heads), budget, None, kept_in, None, progress, start=fitted)
         return self
 
     def _fit(
@@ -415,7 +417,8 @@ class CoRTX:
     def quality_(self) -> dict[str, float]:
         """Error on the validation labels, which trained nothing; without a student they chose the epoch.
 
-        ``l2`` is the mean distance, ``relative_l2`` the same as a share of the labels' mean norm, ``label_norm``.
+        ``l2`` is the mean distance, ``relative_l2`` the same as a share of the labels' mean norm, ``label_norm``:
+        NaN where that is zero, as for a constant model. Documents in JSON have null instead.
         """
         return self.fitted.quality
 
@@ -429,7 +432,8 @@ class CoRTX:
         """Validation error by training labels and evaluations, as a budget was spent (`cortx.plots.learning_curve`).
 
         From 400 training labels on it has points on the way, from short trainings; the last is the fit itself. Each
-        has ``labels``, ``evaluations``, ``l2`` and ``relative_l2``, which is a share of the validation labels' norm.
+        has ``labels``, ``evaluations``, ``l2`` and ``relative_l2``, a share of the validation labels' norm (NaN where
+        that is zero).
         """
         return self.fitted.curve
 
@@ -817,6 +821,9 @@ class CoRTX:
         X:
             Rows that the fit has not seen, as they come today. All are compared with the training table; `rows` of
             them are labelled with ``cortx.shapley(game, X, method, row_budget=row_budget)``.
+        row_budget:
+            Model evaluations of each labelled row, at most; by default 2,048 (times the rows of a background), which
+            for 200 rows may be many times the price of the fit. A paid model is judged by ``rows=50, row_budget=66``.
         game:
             The model of today; by default the explainer's own.
         confidence:
@@ -867,9 +874,3 @@ def _seen(fitted: Fitted, *, ignore: bool) -> Seen:
     columns, values = features.known_column.cpu().numpy(), features.known_value.cpu().numpy()
     known = {j: np.sort(values[columns == j]) for j, column in enumerate(schema.columns) if column.categorical}
     return Seen(schema, frozenset(features.missing.tolist()), known, ignore, fitted.profile.ranges)
-
-
-def _categories(schema: Schema | ImageSchema) -> dict[str, tuple[Any, ...]]:
-    """What the positions in a coded column mean."""
-    assert isinstance(schema, Schema)
-    return {column.name: column.values for column in schema.columns if column.coded}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from cortx.explainer.material import (
 from cortx.explainer.noise import Seen
 from cortx.explainer.possible import largest_value, possible_values
 from cortx.explainer.profile import Profile, profile_of
-from cortx.explainer.refine import Predicted, Refinable, longest_round, round_scores
+from cortx.explainer.refine import FIRST_ROUND, Predicted, Refinable, has_trees, longest_round, round_scores
 from cortx.explainer.store import Paid
 from cortx.explainer.teaching import Taught, teach
 from cortx.explanation import Explanation, take_rows
@@ -58,7 +59,7 @@ from cortx.training.parallel import ALONE, Processes
 from cortx.training.recipe import Recipe
 from cortx.training.row_stream import RowStream
 from cortx.training.student import NetworkStudent
-from cortx.training.tree_teacher import TreeTeacher, teachable, tree_teacher
+from cortx.training.tree_teacher import TreeTeacher, tree_teacher
 
 Array = npt.NDArray[np.float64]
 logger = logging.getLogger("cortx")
@@ -67,6 +68,8 @@ LEAST_GAIN = 0.05
 """Labels are no longer bought once doubling them is likely to bring less than this share of the error."""
 NEAR, NEAR_NOISE = 0.03, 1.2
 """Only where the validation error is this share of the labels' norm, or this multiple of their own standard errors."""
+NOTHING = 1e-13
+"""Labels that are not larger, beside the model's outputs, are rounding errors."""
 ROUNDING = 1e-5
 """Of the labels' norm: an error that is nothing but float32's rounding."""
 LEAST_TO_STOP = 400
@@ -139,12 +142,13 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, paid: Calla
     kept = max(0, total - together.total(game.evaluations - asked))
     logger.log(
         logging.INFO if together.first else logging.DEBUG,
-        "fitted: %s model evaluations in all%s, validation l2 %.3g, %.3g%% of the labels' norm (%.3g)",
+        "fitted: %s model evaluations in all%s, validation l2 %.3g, %s",
         f"{total:,}",
         f" ({kept:,} of them paid for before)" if kept > 0.01 * total else "",
         quality["l2"],
-        100 * quality["relative_l2"],
-        quality["label_norm"],
+        f"{100 * quality['relative_l2']:.3g}% of the labels' norm ({quality['label_norm']:.3g})"
+        if quality["label_norm"]
+        else "and the labels are zero",
     )
     if game.repeated_calls > repeated:
         logger.info("%s calls of the model failed and were repeated", f"{game.repeated_calls - repeated:,}")
@@ -164,7 +168,7 @@ def _fit_planned(game: Game, rows: Rows, request: Request, paid: Paid, ledger: L
     if trees is not None:
         material, checkpoint = _learn_trees(game, rows, plan, trees, request)
         return _fitted(game, material, checkpoint, request, ledger, curve, checks), checkpoint
-    planned = PlannedLabels(game, rows, plan, paid.labels, request.recipe, request.seed, request.show, ledger)
+    planned = PlannedLabels(game, rows, plan, paid.labels, request.seed, request.show, ledger)
     if game.of_images:
         material, checkpoint = _stream(game, rows, plan, planned, request)
     elif plan.pairs is not None:
@@ -205,7 +209,7 @@ def _learn_trees(
         for index in (plan.validation, plan.calibration)
     )
     material = Material(rows, validation, validation, plan.train, validation.outputs)
-    material.taught = Taught(trees, features, 0.0, 0, 0.0)
+    material.taught = Taught(trees, features, unexplained=0.0, pairs=0, seconds=0.0)
     material.calibration, material.kept_aside = calibration, plan.calibration
     material.longest_round = plan.longest_round
     material.costs = {
@@ -213,7 +217,7 @@ def _learn_trees(
         "calibration": cost(0, calibration.seconds, rows=len(calibration)),
     }
     key = _key(game, rows, None, None, request, np.concatenate([validation.values.ravel(), calibration.values.ravel()]))
-    return material, Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
+    return material, _checkpoint(request, key)
 
 
 def _fit_taught(
@@ -226,42 +230,34 @@ def _fit_taught(
     curve: list[dict[str, float]],
     checks: int,
 ) -> tuple[Fitted, Checkpoint]:
-    """Tables with a student; one that is poor after the first round teaches nothing: the rest is spent on labels."""
+    """Tables with a student: it teaches the explainer, and labels of other rows judge both."""
     assert planned.ledger is not None
     with game.keeping(store):
-        without: PlannedLabels | None = None
-
-        def give_up() -> bool:
-            nonlocal without
-            without = planned.without_student()
-            return without is not None
-
-        taught, costs = _teach(game, rows, plan, store, request, give_up)
-        if without is None:
-            if taught.poor:
-                logger.warning(
-                    "the student misses %.0f%% of values it never saw, and too little of the budget is left for labels "
-                    "instead: see quality_ and the bounds, or give a larger budget", 100 * taught.unexplained,
-                )  # fmt: skip
-            material, checkpoint = _judge(game, rows, plan, planned, taught, request)
-            material.costs = {**costs, **material.costs}
-            return _fitted(game, material, checkpoint, request, planned.ledger, curve, checks), checkpoint
-    logger.warning(
-        "the student misses %.0f%% of values it never saw, so labels come from the model; the rest:\n%s",
-        100 * taught.unexplained, without.plan,
-    )  # fmt: skip
-    material, checkpoint = _buy_labels(game, rows, without.plan, without, request, curve)
-    material.costs = {**costs, **material.costs}
-    return _fitted(game, material, checkpoint, request, planned.ledger, curve, checks), checkpoint
+        taught, costs = _teach(game, rows, plan, store, request)
+        if math.isinf(taught.unexplained):
+            logger.warning(
+                "the student learned from a single row, since all others judge it or equal a row that does, so "
+                "explanations may be far off: see quality_ and the bounds; more different rows help"
+            )
+        elif taught.poor:
+            logger.warning(
+                "the student misses %.0f%% of values it never saw, so explanations may be far off: see quality_ and "
+                "the bounds; a larger budget or recipe may help%s", 100 * taught.unexplained,
+                "" if request.start is None else ", or a fit from the beginning",
+            )  # fmt: skip
+        material, checkpoint = _judge(game, rows, plan, planned, taught, request)
+        material.costs = {**costs, **material.costs}
+        return _fitted(game, material, checkpoint, request, planned.ledger, curve, checks), checkpoint
 
 
 def _buy_labels(
     game: Game, rows: Rows, plan: Plan, planned: PlannedLabels, request: Request, curve: list[dict[str, float]]
 ) -> tuple[Material, Checkpoint]:
     """Tables without a student: labels of as many rows as help."""
+    request = replace(request, start=None)  # nothing of an earlier explainer is used
     material = _spend(game, rows, plan, planned, request, curve)
     key = _key(game, rows, material.outputs, material.train, request, material.validation.values)
-    return material, Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
+    return material, _checkpoint(request, key)
 
 
 def _fitted(
@@ -299,7 +295,7 @@ def _fitted(
     checks += together.total(game.evaluations - spent)
     costs = {**material.costs, **learned.costs, "checks": cost(checks, perf_counter() - started, rows=len(probe))}
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
-    quality = _quality(learned, game.players.names)
+    quality = _quality(learned, game.players.names, max(1.0, float(np.abs(game.base_values).max())))
     if calibration is not None:
         learned_from = material.pretraining if material.stream or material.taught else material.train
         curve.append(_point(len(learned_from), costs["total_evaluations"], quality["l2"], quality["label_norm"]))
@@ -408,7 +404,7 @@ def calibrate_network(
             labels.values - predicted.values, errors, *sizes, predicted.active, labels.evaluations,
             labels.weights, labels.frequent,
         )  # fmt: skip
-    if teachable(game, some.rows) is not None:
+    if (most is None or most >= FIRST_ROUND) and has_trees(some):
         most = 0  # rows that are not precise enough get their exact values from the trees
     if most is None:
         # Labels of frequent rows were paid for as training labels.
@@ -424,23 +420,31 @@ def seen_residuals(some: Refinable, labels: Array, variance: Array) -> tuple[Arr
     """The residuals of the network's answers: their part that is known, and the rest with the labels' noise on it.
 
     How far the network is from a student is known for nothing, so that only what the student misses is seen through
-    noise. Beside each other, rows in which labels vary a lot are those of which it misses a lot.
+    noise. Beside each other, rows in which labels vary a lot are those of which it misses a lot; in a row, it misses
+    most where the network expects its own errors. How large its errors are in all is told by the network's alone.
     """
     answer = some.answer
+    assert answer.typical is not None
     if some.student is None:
-        assert answer.typical is not None
         return np.zeros_like(labels), Seen(labels - answer.values, variance, answer.typical, answer.active)
     learned = Control.of(some.student, some.game, some.rows).shapley
-    count = np.maximum(1, answer.active.sum(axis=1))[:, None, None]
-    sizes = np.sqrt(np.where(answer.active[..., None], variance, 0.0).sum(axis=1, keepdims=True) / count)
-    sizes = np.broadcast_to(np.where(sizes > 0, sizes, 1.0), labels.shape)
-    return learned - answer.values, Seen(labels - learned, variance, sizes, answer.active)
+    noise, expected = (_mean_square(part, answer.active) for part in (variance, np.square(answer.typical)))
+    more = np.divide(noise, expected, out=np.ones_like(noise), where=(noise > 0) & (expected > 0))
+    sizes = answer.typical * np.sqrt(more)[:, None, :]
+    sizes = np.where(sizes > 0, sizes, 1.0)  # where no errors are expected, in games of one player
+    return learned - answer.values, Seen(labels - learned, variance, sizes, answer.active, np.sqrt(expected))
+
+
+def _mean_square(squares: Array, active: npt.NDArray[np.bool_]) -> Array:
+    """The mean over active players, (rows, outputs), of (rows, players, outputs)."""
+    total = np.where(active[..., None], squares, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(1, active.sum(axis=1))[:, None])
 
 
 def _teach(
-    game: Game, rows: Rows, plan: Plan, store: ValueStore, request: Request, give_up: Callable[[], bool]
+    game: Game, rows: Rows, plan: Plan, store: ValueStore, request: Request
 ) -> tuple[Taught, dict[str, dict[str, Any]]]:
-    """A student that learns v(S) from what the plan lists, and what that costs; `give_up` as in `teach`."""
+    """A student that learns v(S) from what the plan lists, and what that costs."""
     config, table = request.recipe.student, rows.table
     assert config is not None
     assert plan.pairs is not None
@@ -457,10 +461,15 @@ def _teach(
             features = inputs if same else replace_reference(start.features, features.reference)
     taught = teach(
         game, rows, plan.pairs, store, features, config, seed=request.seed, device=request.device, show=request.show,
-        start=start, inputs=inputs, give_up=give_up,
+        start=start, inputs=inputs,
     )  # fmt: skip
     assert taught.student is not None
-    facts = {"pairs": taught.pairs, "unexplained": taught.unexplained, "kind": taught.student.kind}
+    facts = {
+        "rows": len(np.unique(plan.pairs.row[: taught.pairs])),
+        "pairs": taught.pairs,
+        "unexplained": taught.unexplained,
+        "kind": taught.student.kind,
+    }
     return taught, {"student": cost(store.reused + store.bought, taught.seconds, **facts)}
 
 
@@ -482,7 +491,7 @@ def _judge(
     tensors = taught.student.to_tensors()[0]
     weights = np.concatenate([tensors[name].double().numpy().ravel() for name in sorted(tensors)])
     key = _key(game, rows, None, None, request, np.concatenate([validation.values.ravel(), weights]))
-    return material, Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
+    return material, _checkpoint(request, key)
 
 
 def _stream(
@@ -496,7 +505,7 @@ def _stream(
     assert plan.stream is not None
     outputs = game.full_values(rows.take(plan.train))
     material = Material(rows, validation, validation, plan.train, outputs)
-    material.rough_evaluations = len(plan.train)
+    material.unlabelled_evaluations = len(plan.train)
     material.calibration, material.kept_aside, material.stream = calibration, plan.calibration, plan.stream
     material.longest_round = plan.longest_round
     share = len(validation) / (len(validation) + len(calibration))
@@ -507,8 +516,7 @@ def _stream(
     # The model is known by labels that are kept: in reduced precision its outputs need not repeat bit for bit.
     schedule = json.dumps([asdict(plan.stream), torch.device(request.device).type]).encode()
     key = hashlib.sha256(_key(game, rows, None, None, request, validation.values).encode() + schedule).hexdigest()
-    folder = None if request.folder is None else request.folder / f"training-{key[:12]}"
-    return material, Checkpoint(folder, key)
+    return material, _checkpoint(request, key)
 
 
 def _spend(
@@ -532,10 +540,10 @@ def _spend(
             trial(game, material, request.recipe, seed=request.seed, device=request.device, show=request.show)
         )
         seconds += perf_counter() - started
-        spent = validation.evaluations + calibration.evaluations + train.evaluations + material.rough_evaluations
+        spent = validation.evaluations + calibration.evaluations + train.evaluations + material.unlabelled_evaluations
         point = _point(step, spent, float(errors[-1].mean()), _norm(validation))
         curve.append(point)
-        learned = point["relative_l2"] <= ROUNDING
+        learned = point["l2"] <= ROUNDING * _norm(validation)
         if len(errors) > 1 and (learned or (not _worth_more(errors[-2], errors[-1]) and _near(point, validation))):
             logger.info(
                 "stopped at %s of %s training labels: the validation l2 is %.3g, %.3g%% of the labels' norm, %s",
@@ -572,7 +580,7 @@ def _near(point: dict[str, float], validation: Labels) -> bool:
     """Whether the error is so small, or so near the noise of the validation labels, that little is left to learn."""
     errors = np.zeros_like(validation.values) if validation.errors is None else np.nan_to_num(validation.errors)
     noise = float(np.linalg.norm(errors, axis=1).mean())
-    return point["relative_l2"] <= NEAR or point["l2"] <= NEAR_NOISE * noise
+    return point["l2"] <= max(NEAR * _norm(validation), NEAR_NOISE * noise)
 
 
 def _norm(labels: Labels) -> float:
@@ -586,8 +594,8 @@ def _point(labels: int, evaluations: int, l2: float, norm: float) -> dict[str, f
 
 
 def _relative(l2: float, norm: float) -> float:
-    """An error as a share of the labels' norm; 0 where both are."""
-    return l2 / max(norm, 1e-300) if l2 else 0.0
+    """An error as a share of the labels' norm; NaN where labels are zero, as those of a constant model are."""
+    return l2 / norm if norm else math.nan
 
 
 def _as_told(
@@ -621,7 +629,7 @@ def _as_told(
     if recipe.pretrain.rough_pairs and recipe.pretrain.steps and source is None:
         some = take_rows(rows.data, material.pretraining)
         material.rough = rough_labels(game, some, recipe.pretrain.rough_pairs, seed, checkpoint, show, together)
-        material.rough_evaluations = material.rough.evaluations
+        material.unlabelled_evaluations = material.rough.evaluations
     return material, checkpoint
 
 
@@ -650,6 +658,11 @@ def _shared_outputs(game: Game, rows: Rows, index: IntArray, together: Processes
     return gathered
 
 
+def _checkpoint(request: Request, key: str) -> Checkpoint:
+    """Where the training of a planned fit is kept, beside the labels and values of its folder."""
+    return Checkpoint(None if request.folder is None else request.folder / f"training-{key[:12]}", key)
+
+
 def _key(
     game: Game,
     rows: Rows,
@@ -669,6 +682,8 @@ def _key(
         parts.update(game.own_reference.encode())
     if source is not None:
         parts.update(source.identity.encode())
+    if request.start is not None:
+        arrays += [tensor.detach().cpu().numpy() for _, tensor in sorted(request.start.network.state_dict().items())]
     if validation is not None:
         arrays.append(validation)
     if len(left_out):
@@ -683,12 +698,17 @@ def _key(
 
 
 @torch.no_grad()
-def _quality(learned: Learned, names: tuple[str, ...]) -> dict[str, float]:
-    """How close the explainer comes to the validation labels, which trained nothing but may have chosen the epoch."""
+def _quality(learned: Learned, names: tuple[str, ...], size: float) -> dict[str, float]:
+    """How close the explainer comes to the validation labels, which trained nothing but may have chosen the epoch.
+
+    `size` is that of the model's outputs: beside it, labels that are rounding errors count as zero.
+    """
     validation: LabelSet = learned.validation
     answer = learned.network.in_parts(validation.codes, validation.total)
     values, truth = answer.values.double().cpu().numpy(), validation.labels.double().cpu().numpy()
     l2, norm = float(l2_distance(values, truth).mean()), float(np.linalg.norm(truth, axis=1).mean())
+    if norm <= NOTHING * size:
+        norm = 0.0
     quality = {
         "rows": float(len(truth)),
         "l2": l2,

@@ -13,6 +13,7 @@ from cortx.tables import Schema, Table
 Array = npt.NDArray[np.float64]
 CLOSE = 1e-9
 """Relative: the mean of the same rows in another order."""
+MOST_SHOWN = 3
 
 
 def game_difference(kept: GameSpec, now: GameSpec) -> str | None:
@@ -33,6 +34,25 @@ def name_difference(kept: Sequence[str], now: Sequence[str]) -> str | None:
     parts = [f"without {', '.join(map(repr, gone))}"] if gone else []
     parts += [f"with {', '.join(map(repr, new))}"] if new else []
     return f"the columns: they are now {' and '.join(parts)}"
+
+
+def category_difference(kept: Schema, now: Schema) -> str | None:
+    """The same for the categories of columns of the same names, in their order: what the codes in a table mean."""
+    values = {column.name: column.values if column.coded else () for column in now.columns}
+    for column in kept.columns:
+        was, is_ = column.values if column.coded else (), values[column.name]
+        if was == is_:
+            continue
+        gone, new = ([value for value in a if value not in b] for a, b in ((was, is_), (is_, was)))
+        parts = [f"without {_some(gone)}"] if gone else []
+        parts += [f"with {_some(new)}"] if new else []
+        return f"the categories of {column.name!r}: they are now {' and '.join(parts) or 'in another order'}"
+    return None
+
+
+def _some(values: Sequence[object]) -> str:
+    shown = ", ".join(map(repr, values[:MOST_SHOWN]))
+    return shown if len(values) <= MOST_SHOWN else f"{shown} and {len(values) - MOST_SHOWN:,} more"
 
 
 def frame_difference(kept: GameSpec, frame: str | None, allowed: Sequence[str]) -> str | None:

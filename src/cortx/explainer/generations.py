@@ -171,7 +171,7 @@ class Generations:
         if not folder.exists():
             raise ArtifactError(f"there is no {self.what.removeprefix('a ').removeprefix('cortx ')} at {folder}")
         if not path.is_file():
-            raise ArtifactError(f"{folder} is not {self.what}: it has no {self.document}")
+            raise ArtifactError(f"{folder} is not {self.what}: it has no {self.document}{_other_kind(folder)}")
         try:
             document = json.loads(read_whole(path, MOST_JSON).decode())
         except (ValueError, OSError, RecursionError) as error:
@@ -229,3 +229,17 @@ PORTABLE = Generations(
     "explainer.json", "cortx-portable", "graph", "explainer", ".onnx", "a portable explainer", "explainer.onnx",
     finite=True,
 )  # fmt: skip
+
+
+def is_portable(folder: Path) -> bool:
+    """Whether a folder holds a portable explainer, and not a saved one."""
+    return (folder / PORTABLE.document).is_file() and not (folder / EXPLAINER.document).exists()
+
+
+def _other_kind(folder: Path) -> str:
+    """What to do with a portable explainer where a saved one is wanted; nothing for any other folder."""
+    if not is_portable(folder):
+        return ""
+    return (
+        "; it is a portable explainer, for cortx.portable.load and cortx serve: give the one that it was exported from"
+    )

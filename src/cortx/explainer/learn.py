@@ -15,7 +15,7 @@ from cortx.explainer.budget import KNOWN
 from cortx.explainer.labels import Labels
 from cortx.explainer.material import Material, cost
 from cortx.explainer.noise import pooled
-from cortx.explainer.teaching import label_rows
+from cortx.explainer.teaching import Teacher, label_rows
 from cortx.games import Game
 from cortx.images import ImageSchema, read_like
 from cortx.metrics import l2_distance
@@ -32,7 +32,7 @@ from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.network import ExplainerNetwork
 from cortx.training.parallel import ALONE, Processes
 from cortx.training.path_gradients import PathGradients
-from cortx.training.pretrain import Feed, TableFeed, pretrain
+from cortx.training.pretrain import Feed, PretrainConfig, TableFeed, pretrain
 from cortx.training.recipe import Recipe
 from cortx.training.resnet import settle
 from cortx.training.row_stream import StreamFeed
@@ -41,8 +41,12 @@ from cortx.training.surrogate import imitate, start_from
 
 Array = npt.NDArray[np.float64]
 NOISY_DECAY = 1.0
+"""Weight decay where labels are noisy (docs/decisions/0005-budgets.md)."""
 PART = 4_096
 """Rows whose gradients are asked for at a time; the first of them say how much a first guess misses."""
+GUESSED_STEPS, GUESSED_PRETRAINING = 0.75, 0.3
+"""Shares of a recipe's steps that are done where an explainer starts from a student's gradients: more change nothing,
+and the time is better spent on labels of more rows."""
 LEAST_MISSED = 1e-3
 """A first guess is not trusted further than to this share of the labels' scale."""
 
@@ -73,18 +77,38 @@ def learn(
 ) -> Learned:
     """Pre-trains the encoder, trains the heads, and learns where the network errs.
 
-    Encoder and heads start from those of `start`, where it is given and its heads read the same.
+    With `start` the encoder starts from its weights and is not pre-trained. Heads start from its heads where both see
+    the same inputs, and are then trained for half as many steps.
     """
     network, schema = _network(game, material, recipe, heads, seed)
     if start is not None:
         network.encoder.load_state_dict(start.encoder.state_dict())
+        recipe = replace(recipe, pretrain=replace(recipe.pretrain, steps=0))
         if (start.path is None) == (network.path is None):
             network.heads.load_state_dict(start.heads.state_dict())
+            steps = max(1, recipe.attribution.steps // 2)
+            recipe = replace(recipe, attribution=replace(recipe.attribution, steps=steps))
     settle(network, device)
     if isinstance(network, ImageNetwork) and material.stream is not None:
         return _learn_from_stream(network, game, material, recipe, schema, seed, checkpoint, show)
     if material.taught is not None:
-        return _learn_from_student(network, game, material, recipe, heads, schema, seed, checkpoint, show)
+        return _learn_from_teacher(network, game, material, recipe, heads, schema, seed, checkpoint, show)
+    return _learn_from_labels(network, game, material, recipe, heads, schema, seed, checkpoint, show, together)
+
+
+def _learn_from_labels(
+    network: ExplainerNetwork,
+    game: Game,
+    material: Material,
+    recipe: Recipe,
+    heads: tuple[str, ...],
+    schema: Schema | ImageSchema,
+    seed: int,
+    checkpoint: Checkpoint,
+    show: bool | None,
+    together: Processes,
+) -> Learned:
+    """Contrastive pre-training, with rough labels where there are any, then labels of the model's own game."""
     absent, spent = game.absent[0], game.evaluations
     train, validation = (_label_set(network, game, labels, schema) for labels in (material.train, material.validation))
     views = _view_set(network, game, material.train, schema, absent)
@@ -102,11 +126,14 @@ def learn(
     history["pretraining"], evaluations = pretrain(
         network, game, feed, recipe.pretrain, seed=seed, checkpoint=checkpoint, show=show, together=together
     )
-    n_rows, rough_cost = len(index), material.rough_evaluations
+    n_rows, rough_cost = len(index), 0 if material.rough is None else material.rough.evaluations
     if material.source is not None:
         n_rows = min(material.source.n_rows, recipe.pretrain.steps * recipe.pretrain.batch_size)
     costs["pretraining"] = cost(
-        rough_cost + references + evaluations, perf_counter() - started, rows=n_rows, rough_labels=rough_cost
+        material.unlabelled_evaluations + references + evaluations,
+        perf_counter() - started,
+        rows=n_rows,
+        rough_labels=rough_cost,
     )
 
     started = perf_counter()
@@ -116,12 +143,12 @@ def learn(
             # The mean of noisy labels is right, and squared error finds means. Noise must not be learned by heart:
             # half the steps and a strong decay halved the error here.
             steps = max(1, config.steps // 2)
-            config = replace(config, loss="own", rough_share=0.0, steps=steps, weight_decay=NOISY_DECAY)
+            config = replace(config, loss="own", steps=steps, weight_decay=NOISY_DECAY)
         history[name] = finetune(
             network, name, train, views, rough if name == "attribution" else None, validation, config,
             seed=seed, checkpoint=checkpoint, show=show, together=together,
         )  # fmt: skip
-    _fit_total_model(network, torch.from_numpy(material.rows.table.matrix[index]).to(device), totals, seed)
+    _fit_total_model(network, torch.from_numpy(material.rows.table.matrix[index]).to(network.device), totals, seed)
     known = [train] if views is None else [train, views]
     fit_difficulty(network, known, validation, _errors(material.validation))
     costs["finetuning"] = cost(0, perf_counter() - started, rows=len(train), validation_rows=len(validation))
@@ -129,7 +156,7 @@ def learn(
     return Learned(network, schema, validation, history, costs)
 
 
-def _learn_from_student(
+def _learn_from_teacher(
     network: ExplainerNetwork,
     game: Game,
     material: Material,
@@ -143,14 +170,15 @@ def _learn_from_student(
     """Contrastive pre-training with positives that the teacher chooses, then its labels of real and made-up rows."""
     assert material.taught is not None
     assert recipe.student is not None
+    label_config = recipe.student
+    if network.path is not None:
+        recipe = _with_fewer_steps(recipe)
     teacher = material.taught.teacher
     history: dict[str, list[float]] = {}
     costs: dict[str, Any] = {}
     started = perf_counter()
     validation = _label_set(network, game, material.validation, schema)
-    taught = label_rows(
-        teacher, network, game, material.rows, material.pretraining, recipe.student, seed=seed, show=show
-    )
+    taught = label_rows(teacher, network, game, material.rows, material.pretraining, label_config, seed=seed, show=show)
     network.total_scale.copy_(scale_of(taught.total))
     for name in heads:
         network.head(name).set_scales(taught.total, taught.labels)
@@ -161,7 +189,7 @@ def _learn_from_student(
     costs["labels to learn from"] = cost(0, perf_counter() - started, rows=len(taught))
 
     started = perf_counter()
-    some = material.pretraining[: recipe.pretrain.most_rows]
+    some = material.pretraining[: _pretrained_rows(teacher, recipe.pretrain)]
     rows = material.rows.take(some)
     totals = teacher.totals(torch.from_numpy(rows.table.matrix).to(network.device))
     outputs = game.base_values + totals.double().cpu().numpy()
@@ -182,6 +210,21 @@ def _learn_from_student(
     costs["finetuning"] = cost(0, perf_counter() - started, rows=len(taught), validation_rows=len(validation))
     network.eval().requires_grad_(False)
     return Learned(network, schema, validation, history, costs)
+
+
+def _with_fewer_steps(recipe: Recipe) -> Recipe:
+    """What is left to learn where a student's gradients are a first guess."""
+    pretrain = replace(recipe.pretrain, steps=int(GUESSED_PRETRAINING * recipe.pretrain.steps))
+    attribution = replace(recipe.attribution, steps=max(1, int(GUESSED_STEPS * recipe.attribution.steps)))
+    return replace(recipe, pretrain=pretrain, attribution=attribution)
+
+
+def _pretrained_rows(teacher: Teacher, config: PretrainConfig) -> int:
+    """Rows to pre-train on, at most: as many as the teacher chooses positives for in about a minute."""
+    if teacher.most_asked is None or config.positives == "random":
+        return config.most_rows
+    each = config.rounds * config.n_positives
+    return min(config.most_rows, max(config.batch_size, teacher.most_asked // each))
 
 
 @torch.no_grad()
@@ -236,7 +279,7 @@ def _learn_from_stream(
         network, game, TableFeed(network, game, rows, material.outputs, None, recipe.pretrain, seed), recipe.pretrain,
         seed=seed, checkpoint=checkpoint, show=show,
     )  # fmt: skip
-    asked += evaluations + material.rough_evaluations
+    asked += evaluations + material.unlabelled_evaluations
     costs["pretraining"] = cost(asked, perf_counter() - started, rows=len(rows), from_the_model_itself=warm)
 
     started = perf_counter()
@@ -379,9 +422,9 @@ def _view_set(
 
 
 def _errors(labels: Labels) -> torch.Tensor:
-    """Deviations of labels; where nobody knows them, the labels are taken at their word.
+    """Standard deviations of the labels' noise, in their shape; zero where they are not known.
 
-    Where their variance is known, its root: standard errors are larger, and errors would be taken for noise.
+    Where the variance is known, its root: standard errors are larger, and errors would be taken for noise.
     """
     errors = np.zeros_like(labels.values) if labels.errors is None else labels.errors
     if labels.variance is not None:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.errors import BudgetError, InputError
+from cortx.errors import InputError
 from cortx.estimators.block import Student
 from cortx.estimators.permutation import Permutation, walk_values
 from cortx.estimators.shapley import shapley, views_per_row
-from cortx.explainer.budget import Plan, Stream, make_plan
+from cortx.explainer.budget import Plan, Stream
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explainer.store import Ask, LabelStore, averaged
 from cortx.explainer.teaching import Taught
@@ -45,9 +45,9 @@ class Material:
     pretraining: IntArray
     """Positions in the table; their outputs are `outputs`, (rows, outputs), and their rough labels `rough`."""
     outputs: Array
+    unlabelled_evaluations: int = 0
+    """What these outputs and rough labels cost, beside training labels."""
     rough: Labels | None = None
-    rough_evaluations: int = 0
-    """What outputs and rough labels cost, unless they are training labels at the same time."""
     calibration: Labels | None = None
     longest_round: int | None = None
     """Values v(S) of each calibration row up to which refinement is tried on it; None: as far as its label judges."""
@@ -60,7 +60,7 @@ class Material:
     stream: Stream | None = None
     """Instead of training labels: fresh ones in every step."""
     taught: Taught | None = None
-    """Instead of training labels: a student that labels all rows."""
+    """Instead of training labels: a teacher that labels rows of the table and made-up ones."""
     source: RowStream | None = None
     """The whole table, where `rows` are only a part of it: all of it pre-trains."""
     costs: dict[str, Any] = field(default_factory=dict)
@@ -181,13 +181,12 @@ class PlannedLabels:
         rows: Rows,
         plan: Plan,
         store: LabelStore,
-        recipe: Recipe,
         seed: int,
         show: bool | None,
         ledger: Ledger | None = None,
     ) -> None:
         self.game, self.rows, self.plan, self.store = game, rows, plan, store
-        self.recipe, self.seed, self.show = recipe, seed, show
+        self.seed, self.show = seed, show
         self._outputs: Array | None = None
         self.n_views = views_per_row(game, len(plan.train)) if plan.mode == "enumerate" else 0
         self.ledger = ledger
@@ -208,17 +207,6 @@ class PlannedLabels:
             )
         return labels
 
-    def without_student(self) -> PlannedLabels | None:
-        """The same for what is left of the budget, spent on labels alone; None if it is too little for that."""
-        assert self.ledger is not None
-        assert self.ledger.limit is not None
-        recipe = replace(self.recipe, student=None)
-        try:
-            plan = make_plan(self.game, self.rows, self.ledger.limit - self.ledger.spent, recipe, self.seed)
-        except BudgetError:
-            return None
-        return PlannedLabels(self.game, self.rows, plan, self.store, recipe, self.seed, self.show, self.ledger)
-
     def train(self, count: int) -> Labels:
         """Labels of the first `count` training rows, every round of them."""
         some = self.plan.train[:count]
@@ -227,23 +215,15 @@ class PlannedLabels:
         ]
         return averaged(rounds, self.plan.train_asks)
 
-    def unlabelled(self, train: Labels) -> tuple[IntArray, Array, Labels | None, int]:
-        """The rows to pre-train on, their outputs, their rough labels, and what these cost.
-
-        Where training labels are noisy themselves, they are the rough labels, and nothing more is paid.
-        """
-        recipe, pretraining = self.recipe.pretrain, self.plan.pretraining
-        if self.plan.mode == "sample":
+    def unlabelled(self, train: Labels) -> tuple[IntArray, Array, int]:
+        """The rows to pre-train on, their outputs, (rows, outputs), and what these cost beside training labels."""
+        pretraining = self.plan.pretraining
+        if self.plan.mode == "sample":  # rows with training labels, so their outputs are there
             chosen = np.flatnonzero(np.isin(self.plan.train[: len(train)], pretraining))
-            some = train.take(chosen)
-            return self.plan.train[chosen], some.outputs, some if recipe.rough_pairs else None, 0
-        if recipe.rough_pairs and recipe.steps:
-            ask = Ask.walk(self.game.n_players, recipe.rough_pairs)
-            rough = self._labels(pretraining, ask, "pretraining", "rough labels")
-            return pretraining, rough.outputs, rough, rough.evaluations
+            return self.plan.train[chosen], train.outputs[chosen], 0
         if self._outputs is None:
             self._outputs = self.game.full_values(self.rows.take(pretraining))
-        return pretraining, self._outputs, None, len(pretraining)
+        return pretraining, self._outputs, len(pretraining)
 
     def _labels(
         self, index: IntArray, ask: Ask, stage: str, title: str, views: int = 0, student: Student | None = None

@@ -13,10 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import need
+from cortx.estimators.tree import TreeValues
+from cortx.explainer.calibration import Calibration
+from cortx.explainer.exact import ExactTrees
 from cortx.explainer.onnx_graph import Graph, make_graph
-from cortx.explainer.portable_folder import Facts, check_target, write_folder
+from cortx.explainer.portable_folder import Facts, Shown, check_target, write_folder
 from cortx.explainer.possible import largest_value
-from cortx.explainer.session import Session
+from cortx.explainer.session import ROWS_OF_A_RUN, Session
+from cortx.explainer.tree_graph import TreeGraph
 from cortx.images import ImageSchema
 from cortx.storage import local_path
 from cortx.tables import plain
@@ -52,7 +56,34 @@ def export(explainer: CoRTX, folder: str | Path, *, confidence: float | None, in
             loss["relative_error"],
             loss["rows"],
         )
-    facts = Facts(
+    return write_folder(folder, content, _facts(explainer, calibration, confidence, int8=loss))
+
+
+def export_trees(
+    explainer: CoRTX, values: TreeValues, exact: ExactTrees, folder: str | Path, *, confidence: float | None
+) -> Path:
+    """`TreeExplainer.to_onnx`."""
+    folder = local_path(folder, "the portable explainer's folder")
+    check_target(folder)
+    calibration = None if confidence is None else explainer.calibration
+    if calibration is not None and confidence is not None:
+        calibration.factors(confidence)  # refuses what is no confidence
+    made = TreeGraph(values, explainer.n_features_in_, bounds=calibration is not None)
+    about = {"cortx": __version__, ROWS_OF_A_RUN: str(made.rows_at_a_time)}
+    content: bytes = made.graph.model(about).SerializeToString()
+    return write_folder(folder, content, _facts(explainer, calibration, confidence, exact=exact))
+
+
+def _facts(
+    explainer: CoRTX,
+    calibration: Calibration | None,
+    confidence: float | None,
+    *,
+    int8: dict[str, Any] | None = None,
+    exact: ExactTrees | None = None,
+) -> Facts:
+    spec = explainer.fitted.spec
+    return Facts(
         seen=explainer.seen,
         players=spec.players.names,
         columns=tuple(int(player) for player in spec.players.column_player),
@@ -62,9 +93,20 @@ def export(explainer: CoRTX, folder: str | Path, *, confidence: float | None, in
         own_reference=spec.own_reference,
         calibration=calibration,
         confidence=None if calibration is None else confidence,
-        int8=loss,
+        int8=int8,
+        exact=exact,
+        shown=None if isinstance(spec.schema, ImageSchema) else _shown(explainer),
     )
-    return write_folder(folder, content, facts)
+
+
+def _shown(explainer: CoRTX) -> Shown:
+    fitted, absent = explainer.fitted, explainer.fitted.spec.absent
+    return Shown(
+        profile=fitted.profile,
+        reference=absent[0] if len(absent) == 1 else None,
+        quality=dict(fitted.quality),
+        evaluations=int(fitted.costs.get("total_evaluations", 0)),
+    )
 
 
 def session_for(network: ExplainerNetwork, base_values: Array, threads: int) -> Session | None:

@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 Factors = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 OPSET, IR_VERSION = 18, 9
-FLOAT, INT64, BOOL, DOUBLE = 1, 7, 9, 11
+FLOAT, INT32, INT64, BOOL, DOUBLE = 1, 6, 7, 9, 11
 """TensorProto's own numbers, which never change."""
 
 
@@ -86,8 +86,12 @@ class Graph:
         return name
 
     def constant(self, array: Array, name: str) -> str:
-        self._constants.append(self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self._constants.append(self.tensor(array, name))
         return name
+
+    def tensor(self, array: Array, name: str = "") -> Any:
+        """An array as attributes of nodes take it."""
+        return self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
 
     def input(self, name: str, kind: int, *shape: int | str, default: Array | None = None) -> str:
         self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, list(shape)))

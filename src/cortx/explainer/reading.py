@@ -37,6 +37,8 @@ class Seen:
     ranges: Array | None = None
     """(2, columns): the least and the most of each column's training values, NaN for categories; of images, of their
     statistics. Portable folders of the first version do not know them."""
+    of_trees: bool = False
+    """Whether a `TreeExplainer` reads the rows, which learned nothing and knows the categories of its table."""
 
     def read(self, X: Any) -> Table | Images:
         """Rows in the explainer's own codes; what no training row was like is refused."""
@@ -55,7 +57,7 @@ class Seen:
                     "miss it",
                 )
             if len(unseen):
-                raise _unseen(table, j, unseen)
+                raise _unseen(table, j, unseen, of_trees=self.of_trees)
         return table
 
     def explainable(self, table: Table | Images) -> BoolArray:
@@ -175,12 +177,15 @@ def given_outputs(outputs: Any, shape: tuple[int, int], what: str, argument: str
     return known
 
 
-def _unseen(table: Table, j: int, rows: npt.NDArray[np.intp]) -> RowError:
+def _unseen(table: Table, j: int, rows: npt.NDArray[np.intp], *, of_trees: bool) -> RowError:
     column = table.schema.columns[j]
     codes = np.unique(table.matrix[rows, j])[:5]
     names = [repr(column.values[int(code)]) if column.coded else f"{code:g}" for code in codes]
+    advice = "fit again with them, or use CoRTX(unseen='ignore')"
+    if of_trees:
+        advice = "make the TreeExplainer again with rows that have them: TreeExplainer(game, X)"
     return RowError(
         f"column {column.name!r} has categories that training never saw: {', '.join(names)} (first in row ",
         int(rows[0]),
-        f", {len(rows)} rows in all); fit again with them, or use CoRTX(unseen='ignore')",
+        f", {len(rows)} rows in all); {advice}",
     )

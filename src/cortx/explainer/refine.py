@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ from cortx.training.tree_teacher import teachable
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
+logger = logging.getLogger("cortx")
 
 FIRST_ROUND, LONGEST_ROUND = 32, 2_048
 """Values v(S) of each row after the first round, and after the last; every round doubles them."""
@@ -161,7 +163,7 @@ def refine(
     affordable = (copies * LONGEST_BUDGET if row_budget is None else row_budget) // copies
     known = _Known.start(some.answer, bounds)
     waiting = np.flatnonzero((bounds.error > tolerance).any(axis=1))
-    if len(waiting) and _has_trees(some):
+    if len(waiting) and has_trees(some):
         known.put_exact(waiting, _tree_values(some, waiting))
         waiting = waiting[:0]
     with progress_bar("refining", len(waiting), show=show) as advance:
@@ -179,6 +181,13 @@ def refine(
                 if len(left) == 0:
                     break
             advance(len(index), f"{some.game.evaluations:,} evaluations")
+    left_over = int((known.bounds.error[waiting] > tolerance).any(axis=1).sum())
+    if most < FIRST_ROUND and left_over:
+        logger.warning(
+            "%s rows could not be refined: the bounds were calibrated with the model's trees, or with labels of few "
+            "evaluations, so no sampled refinement was; calibrate(rows) with the model that is attached allows it",
+            f"{left_over:,}",
+        )
     ranking, refined = some.answer.ranking, known.bounds.refined
     if ranking is not None:  # what the ranking head said of rows that are better known now no longer counts
         ranking = ranking.copy()
@@ -217,7 +226,7 @@ class _Known:
         self.bounds.error[index], self.bounds.refined[index] = 0.0, True
 
 
-def _has_trees(some: Refinable) -> bool:
+def has_trees(some: Refinable) -> bool:
     """Whether trees tell the values of rows; the first time, a few evaluations compare them with the model."""
     if teachable(some.game, some.rows) is None:
         return False

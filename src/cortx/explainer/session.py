@@ -15,7 +15,9 @@ from cortx.onnx_files import check_self_contained
 from cortx.threads import available_threads
 
 ROWS_AT_A_TIME = 256
-"""Rows of a table in one run."""
+"""Rows of a table in one run, at most."""
+ROWS_OF_A_RUN = "cortx_rows_of_a_run"
+"""Where a graph says, among its metadata, that fewer keep its memory small."""
 NUMBERS_AT_A_TIME = 2**18
 """Numbers of images in one run: about 85 images of CIFAR-10."""
 PER_ROW = ("rows", "outputs", "empty")
@@ -52,11 +54,14 @@ class Session:
         self._outputs = {output.name: output for output in self._session.get_outputs()}
         self._needed: Any = onnxruntime.RunOptions()
         self._needed.only_execute_path_to_fetches = True
-        self._at_a_time, self._pool = ROWS_AT_A_TIME, None
+        self._pool: ThreadPoolExecutor | None = None
         if self._images:
             self._at_a_time = max(1, NUMBERS_AT_A_TIME // int(self._session.get_inputs()[0].shape[1]))
-        elif self._threads > 1:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="cortx")  # starts them when needed
+        else:
+            told = self._session.get_modelmeta().custom_metadata_map.get(ROWS_OF_A_RUN, ROWS_AT_A_TIME)
+            self._at_a_time = min(max(1, int(told)), ROWS_AT_A_TIME)
+            if self._threads > 1:
+                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="cortx")  # starts them when needed
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ class LabelStore:
 
     key: str
     folder: Path | None = None
-    _parts: list[_Part] = field(default_factory=list)
+    _parts: dict[int, _Part] = field(default_factory=dict)
     _places: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
     """By the name of the ask and the row: its part, and its place therein."""
     _checked: bool = True
@@ -144,12 +144,12 @@ class LabelStore:
         return store
 
     def __len__(self) -> int:
-        return sum(len(part.words) for part in self._parts)
+        return sum(len(part.words) for part in self._parts.values())
 
     @property
     def evaluations(self) -> int:
         """Everything that was paid for the labels in here."""
-        return sum(part.labels.evaluations for part in self._parts)
+        return sum(part.labels.evaluations for part in self._parts.values())
 
     def check_again(self) -> None:
         """Before a new fit: the model may have changed since."""
@@ -275,8 +275,11 @@ class LabelStore:
         )
 
     def forget(self, ask: Ask) -> None:
-        """Drops labels of an ask from memory."""
-        self._places.pop(ask.name, None)
+        """Drops labels of an ask from memory; those of another ask that means the same stay."""
+        gone = {part for part, _ in self._places.pop(ask.name, {}).values()}
+        used = {part for places in self._places.values() for part, _ in places.values()} if gone else set()
+        for part in gone - used:
+            del self._parts[part]
 
     def _keep(self, ask: Ask, part: _Part) -> None:
         self._append(ask.name, part)
@@ -289,13 +292,14 @@ class LabelStore:
 
     def _append(self, name: str, part: _Part) -> None:
         places = self._places.setdefault(name, {})
-        places.update({int(word): (len(self._parts), i) for i, word in enumerate(part.words)})
-        self._parts.append(part)
+        number = max(self._parts, default=-1) + 1
+        places.update({int(word): (number, i) for i, word in enumerate(part.words)})
+        self._parts[number] = part
 
     def _gather(self, name: str, rows: Rows, index: IntArray) -> Labels:
         """The kept labels of rows, in the order of `index`; rows that are equal cost once."""
         places = np.array([self._places[name][int(word)] for word in rows.words[index]]).reshape(-1, 2)
-        used = np.unique(places[:, 0])
+        used = np.unique(places[:, 0]).tolist()
         first = self._parts[used[0]].labels
         n_outputs = 1 if first.values.ndim == 2 else first.values.shape[2]
         values = np.empty((len(index), first.values.shape[1], n_outputs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -40,15 +39,19 @@ LABEL_BYTES = 256 * 2**20
 """Memory for the rows that the student labels."""
 PART = 8_192
 """Pairs that are asked for at a time."""
+LABELLED_PART = 4_096
+"""Rows that are labelled at a time; each part draws its coalitions by a seed of its own."""
 SETTLED = 0.01
 """No more values are bought once a short training leaves this share of unseen values unexplained (a root mean square):
 the explainer that learns from the student is farther off than that."""
 POOR = 0.5
-"""A student that leaves this share unexplained teaches nothing: labels come from the model instead."""
+"""A fit warns of a student that leaves this share unexplained: no other labels of the same price teach more."""
 ROUNDS_FROM = 20_000
 """Pairs from which a quarter of them is tried before a half: below, that says little."""
-TRIAL, LEAST_TRIAL = 8, 500
+TRIAL, LEAST_TRIAL = 8, 300
 """Trials train for one of so many steps, and for so many at least."""
+GENTLE = 3
+"""A student that starts from an earlier one learns at one of so many parts of the rate."""
 MIXED, MASKED = 0.3, 0.3
 """Made-up rows: how much of a row comes from another one on average, and how many are masked copies besides."""
 KEPT = 0.8
@@ -84,6 +87,10 @@ class Teacher(Protocol):
     def values(self, rows: Rows, coalitions: BoolArray) -> Array:
         """v(S), (rows, k, outputs), for coalitions (k, players) or (rows, k, players): it chooses positives."""
 
+    @property
+    def most_asked(self) -> int | None:
+        """Values v(S) that it answers in about a minute; None: no limit."""
+
     def label_count(self, n_rows: int, most: int) -> int:
         """How many rows it labels, made-up ones included, where the table has `n_rows` and a recipe wants `most`."""
 
@@ -102,7 +109,7 @@ class Taught:
     features: TableFeatures
     unexplained: float
     """The root mean square of what it misses of the difference between a coalition and its complement, of rows that it
-    never saw, as a share of that of the difference."""
+    never saw, as a share of that of the difference; infinite where it learned from a single row."""
     pairs: int
     seconds: float
     student: StorableStudent | None = None
@@ -128,22 +135,20 @@ def teach(
     show: bool | None,
     start: StudentNetwork | None = None,
     inputs: TableFeatures | None = None,
-    give_up: Callable[[], bool] = lambda: True,
 ) -> Taught:
     """Buys the values of pairs and trains a student on them; where there are many, in rounds until more do not help.
 
-    Its weights start from those of `start`, the student of an earlier model, where it is given. The
-    explainer's inputs are `inputs`, where these are given, or else those that suit the student best.
-    A student that a trial finds poor is returned as it is where `give_up` says that the rest is spent better.
+    Its weights start from those of `start`, the student of an earlier model, where it is given, and are then trained
+    for half as many steps. The explainer's inputs are `inputs`, where these are given, or else those that suit the
+    student best.
     """
-    lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show, start)
-    lesson.inputs = inputs
+    if start is not None:  # at the full rate it would forget what it starts from
+        config = replace(config, steps=max(1, config.steps // 2), learning_rate=config.learning_rate / GENTLE)
+    lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show, start, inputs)
     count = len(pairs)
     for share in (4, 2) if count >= ROUNDS_FROM else (2,):
         steps = min(config.steps, max(LEAST_TRIAL, config.steps // TRIAL))
         tried = lesson.better(count // share, steps, last=False)
-        if tried.poor and give_up():
-            return tried
         if tried.unexplained < SETTLED:
             logger.info(
                 "stopped at %s of %s pairs of values: the student misses %.2g%% of unseen ones, and more hardly help",
@@ -168,20 +173,21 @@ class _Lesson:
         seed: int,
         device: str,
         show: bool | None,
-        start: StudentNetwork | None,
+        start: StudentNetwork | None = None,
+        inputs: TableFeatures | None = None,
     ) -> None:
         self.game, self.rows, self.pairs, self.store, self.show = game, rows, pairs, store, show
-        self.start = start
+        self.start, self.inputs = start, inputs
         self.features, self.config, self.seed, self.device = features, config, seed, device
-        self.codes = torch.from_numpy(rows.table.matrix).to(device)
+        named, self.place = np.unique(pairs.row, return_inverse=True)  # a large table has many rows without pairs
+        self.codes = torch.from_numpy(rows.table.matrix[named]).to(device)
         self.values = np.zeros((len(pairs), 2, game.n_outputs), dtype=np.float32)
         self.bought = 0
         self.seconds = 0.0
         self.tries_trees = config.trees and can_grow()
-        self.inputs: TableFeatures | None = None
         # Of rows that nothing else is learned from, as far as pairs are of different rows.
         self.held_out = np.zeros(len(pairs), dtype=bool)
-        first = pairs.row[: min(len(pairs), len(np.unique(pairs.row)))]
+        first = pairs.row[: len(named)]
         n_held = min(MOST_HELD_OUT, max(2, int(HELD_OUT * len(first))))
         chosen = numpy_generator(seed, "held-out values").choice(first, size=min(n_held, len(first) - 1), replace=False)
         self.held_out[np.isin(pairs.row, chosen)] = True
@@ -224,8 +230,8 @@ class _Lesson:
         Trees are grown in full only at `last`, and no longer tried once they are far behind.
         """
         network = self.train(count, steps, last=last)
-        if not self.tries_trees or network.unexplained < SETTLED:
-            return network
+        if not self.tries_trees or network.unexplained < SETTLED or np.isinf(network.unexplained):
+            return network  # good enough, or nothing to compare by
         trees = self.grow(min(count, TRIED_PAIRS), TRIED_ROUNDS, count)
         slow = trees.teacher.label_count(len(self.rows), self.config.label_rows) < min(LEAST_LABELLED, len(self.rows))
         if slow or trees.unexplained > FAR_BEHIND * network.unexplained:
@@ -261,7 +267,7 @@ class _Lesson:
 
     def _set(self, count: int, *, held_out: bool) -> ValueSet:
         chosen = np.flatnonzero(self.held_out[:count] == held_out)
-        arrays = (self.pairs.row[chosen], self.pairs.kept[chosen], self.values[chosen])
+        arrays = (self.place[chosen], self.pairs.kept[chosen], self.values[chosen])
         row, kept, values = (torch.from_numpy(array).to(self.device) for array in arrays)
         return ValueSet(self.codes, row, kept, values)
 
@@ -305,7 +311,7 @@ def label_rows(
     codes = torch.from_numpy(matrix).to(network.device)
     labels, totals = [], []
     with progress_bar("labels to learn from", len(codes), show=show) as advance, work(large=True):
-        for number, part in enumerate(torch.split(codes, 4_096)):
+        for number, part in enumerate(torch.split(codes, LABELLED_PART)):
             some, total = teacher.labels(part, stream_seed(seed, "labels", number))
             labels.append(some)
             totals.append(total)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn, cast
@@ -16,13 +16,13 @@ from torch import nn
 
 from cortx.errors import ArtifactError, InputError
 from cortx.estimators.tree import TreeValues, prepare_trees
-from cortx.explainer.calibration import Calibration
+from cortx.explainer.exact import ExactTrees, NoError, spread
 from cortx.explainer.explainer import CoRTX
 from cortx.explainer.fit import Fitted
 from cortx.explainer.game_json import GAME_ARRAYS, game_arrays, game_facts, game_spec
 from cortx.explainer.generations import EXPLAINER
 from cortx.explainer.profile import Profile, profile_of
-from cortx.explainer.reading import Seen, given_outputs
+from cortx.explainer.reading import Seen
 from cortx.explanation import Explanation
 from cortx.games import Game, GameSpec
 from cortx.games.fingerprint import probe_rows
@@ -38,8 +38,6 @@ from cortx.version import __version__
 KIND = "tree"
 """What the manifest of such a folder says it is."""
 FEATURES = ("missing", "known_column", "known_value")
-AGREES = 1e-3
-"""How far given outputs may be from the trees' own, as a share of their spread, before they are another model's."""
 
 Array = npt.NDArray[np.float64]
 
@@ -49,7 +47,7 @@ class TreeExplainer(CoRTX):
 
     ``TreeExplainer(game, X)`` reads the trees of the game's model (see ``cortx.shapley(method="tree")`` for what that
     may be) and writes them in terms of the game's own columns, the steps of a Pipeline included. It explains, saves,
-    loads and serves like a fitted `CoRTX`; bounds at any confidence are the values themselves.
+    loads, serves and exports (`to_onnx`) like a fitted `CoRTX`; bounds at any confidence are the values themselves.
 
     Parameters
     ----------
@@ -93,12 +91,14 @@ class TreeExplainer(CoRTX):
     ) -> None:  # fmt: skip
         self.forest = forest
         self._values = TreeValues(forest, spec.players.column_player, len(spec.players), spec.absent)
-        zeros = np.zeros((1, len(spec.base_values)))
+        outputs = forest.outputs(probe)
+        self._exact = ExactTrees(
+            spec.players.names, spec.output, spec.output_names, spec.base_values, spread(outputs), len(forest.roots)
+        )
         fitted = Fitted(
             network=cast(Any, TreeNetwork(features)), spec=spec, recipe=get_recipe("default"), heads=("attribution",),
             seed=0, costs=costs, quality={"l2": 0.0, "relative_l2": 0.0}, history={}, probe=probe,
-            probe_outputs=forest.outputs(probe), curve=[], profile=profile,
-            calibration=NoError(rows=zeros, bands=zeros, noise_risk=0.0, mean_l2=zeros[0], evaluations=0),
+            probe_outputs=outputs, curve=[], profile=profile, calibration=NoError.of(forest.n_outputs),
         )  # fmt: skip
         self._attach(fitted, None)
 
@@ -109,7 +109,7 @@ class TreeExplainer(CoRTX):
         assert isinstance(schema, Schema)
         columns, values = features.known_column.numpy(), features.known_value.numpy()
         known = {j: np.sort(values[columns == j]) for j, column in enumerate(schema.columns) if column.categorical}
-        return Seen(schema, frozenset(features.missing.tolist()), known, ignore=False)
+        return Seen(schema, frozenset(features.missing.tolist()), known, ignore=False, of_trees=True)
 
     def explain(
         self,
@@ -130,48 +130,12 @@ class TreeExplainer(CoRTX):
         del row_budget, progress
         started = perf_counter()
         X = plain(X)
-        table, spec = self._read(X), self.fitted.spec
+        table = self._read(X)
         confidence = 0.9 if confidence is None and tolerance is not None else confidence
         if confidence is not None:
             self.calibration.factors(confidence)  # refuses what is no confidence
         assert isinstance(table, Table)
-        values = self._values.values(table.matrix)
-        own = spec.base_values + values.sum(axis=1)
-        if outputs is not None:
-            self._compare(given_outputs(outputs, own.shape, spec.output), own)
-        one = own.shape[1] == 1
-        values, own = (array[..., 0] if one else array for array in (values, own))
-        base = np.broadcast_to(spec.base_values[0] if one else spec.base_values, own.shape).copy()
-        bounded = confidence is not None
-        return Explanation(
-            values=values,
-            base_values=base,
-            feature_names=spec.players.names,
-            data=X,
-            output_names=spec.output_names,
-            error_std=np.zeros_like(values),
-            outputs=own,
-            row_evaluations=np.zeros(len(values), dtype=np.int64),
-            seconds=perf_counter() - started,
-            method="tree",
-            lower_bounds=values.copy() if bounded else None,
-            upper_bounds=values.copy() if bounded else None,
-            error_bound=np.zeros_like(own) if bounded else None,
-            confidence=confidence,
-            refined=np.zeros(len(values), dtype=bool) if bounded else None,
-            exact=np.ones(len(values), dtype=bool),
-            tree_passes=len(values) * len(self.forest.roots),
-        )
-
-    def _compare(self, given: Array, own: Array) -> None:
-        known = self.fitted.probe_outputs
-        scale = np.ptp(known, axis=0) + 1e-3 * np.abs(known).max(axis=0)
-        off = np.abs(given - own)
-        if (off > AGREES * scale).any():
-            raise InputError(
-                f"outputs= differ from the sum of this explainer's trees by up to {off.max():.4g}: they are another "
-                "model's, or another output's. Leave them out, or make a TreeExplainer of that model"
-            )
+        return self._exact.explanation(self._values.values(table.matrix), X, outputs, confidence, started)
 
     def save(self, folder: str | Path) -> Path:
         """Writes the trees as a folder that ``cortx.load`` reads: arrays, a readable manifest, no pickle."""
@@ -204,22 +168,37 @@ class TreeExplainer(CoRTX):
         del args, named
         raise InputError("a TreeExplainer is exact and learns nothing; make one with TreeExplainer(game, X)")
 
+    def refit(self, *args: Any, **named: Any) -> NoReturn:
+        self.fit(*args, **named)
+
     def calibrate(self, *args: Any, **named: Any) -> NoReturn:
         del args, named
         raise InputError("a TreeExplainer is exact: its bounds are its values, and there is nothing to calibrate")
 
-    def to_onnx(self, *args: Any, **named: Any) -> NoReturn:
-        del args, named
-        raise InputError(
-            "a TreeExplainer has no ONNX graph; save(folder) writes one that cortx.load and cortx serve read without "
-            "the model"
-        )
+    def to_onnx(
+        self, folder: str | Path, *, confidence: float | None = 0.9, int8: bool = False, rows: Any = None
+    ) -> Path:
+        """Writes the trees as an ONNX graph and a JSON file, as `CoRTX.to_onnx` does: the same inputs and outputs.
+
+        Values are those of `explain`, computed in float64; "lower_bounds" and "upper_bounds" are the values and
+        "error_bound" is zero at any `confidence`; None leaves them out. The input "outputs" changes nothing. Trees
+        with many features on their paths (more than 8 to 12, where tables would exceed 128 MiB) are refused. There
+        are no weights for `int8`.
+        """
+        from cortx.explainer.onnx_export import export_trees
+
+        del rows
+        if int8:
+            raise InputError(
+                "int8 is for the weights of a network, and a TreeExplainer has none; export it without int8"
+            )
+        return export_trees(self, self._values, self._exact, folder, confidence=confidence)
 
     def evaluate(self, *args: Any, **named: Any) -> NoReturn:
         del args, named
         raise InputError(
-            "a TreeExplainer is exact, so there is no error to measure; cortx.load(folder, model=...) says whether the "
-            "model is still the one whose trees it holds"
+            "a TreeExplainer is exact, so there is no error to measure; whether the model is still the one whose trees "
+            "it holds is checked whenever it is loaded with a model, as by cortx explain --model"
         )
 
     def prior(self, *args: Any, **named: Any) -> NoReturn:
@@ -243,19 +222,6 @@ class TreeNetwork(nn.Module):
     def __init__(self, features: TableFeatures) -> None:
         super().__init__()
         self.features = features
-
-
-@dataclass(frozen=True, eq=False)
-class NoError(Calibration):
-    """The bounds of exact values: zero at any confidence."""
-
-    @property
-    def most_confident(self) -> float:
-        return 0.9999
-
-    def quantile(self, scores: Array, confidence: float) -> Array:
-        self._level(confidence)
-        return np.zeros(scores.shape[1])
 
 
 FORMAT_VERSION = 2

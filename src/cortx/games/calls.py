@@ -184,21 +184,28 @@ class Caller:
 
     def attempts(self, ask: Callable[[Task], Answer], task: Task, giving_up: threading.Event) -> Answer:
         """One call, repeated where it fails."""
-        tried = 0
+        tried, failure = 0, None
         while True:
-            if self.pause(giving_up, self.pace.reserve()) and not tried:
-                raise _Stopped
+            if self.pause(giving_up, self.pace.reserve()):
+                if failure is None:
+                    raise _Stopped
+                raise _failed(failure, tried) from failure
+            if failure is not None:
+                with self._lock:
+                    self.repeated += 1
             tried += 1
             try:
                 return ask(task)
             except (InputError, ModelError):
                 raise
             except Exception as error:
-                if tried > self.calls.retries or not worth_repeating(error):
+                if tried > self.calls.retries or not worth_repeating(error) or giving_up.is_set():
                     raise _failed(error, tried) from error
-                self._before_next(error, tried, giving_up)
+                failure = error
+            self._wait_after(failure, tried, giving_up)
 
-    def _before_next(self, error: Exception, tried: int, giving_up: threading.Event) -> None:
+    def _wait_after(self, error: Exception, tried: int, giving_up: threading.Event) -> None:
+        """Waits before a repetition; ends sooner where the work is given up."""
         asked = retry_after(error)
         # Drawn from the system: processes that were refused at the same moment must not come back at the same moment.
         delay = self.calls.delay(tried, self._jitter.random()) if asked is None else asked
@@ -208,10 +215,7 @@ class Caller:
             "a call of the model failed (%s); repetition %d of %d in %.1f s",
             _words(error), tried, self.calls.retries, delay,
         )  # fmt: skip
-        if self.pause(giving_up, delay):
-            raise _failed(error, tried) from error
-        with self._lock:
-            self.repeated += 1
+        self.pause(giving_up, delay)
 
 
 class _Stopped(Exception):

@@ -468,7 +468,15 @@ class Game:
 
     @contextmanager
     def keeping(self, keeper: Keeper) -> Iterator[None]:
-        """Within a ``with`` block every v(S) is asked for through `keeper`, a `ValueStore`, which keeps it."""
+        """Within a ``with`` block every v(S) is asked for through `keeper`, a `ValueStore`, which keeps it.
+
+        For tables alone: values of images are asked for where the model is, on its device, and are refused here.
+        """
+        if self.of_images:
+            raise InputError(
+                "keeping() is for games of tables: images are masked and evaluated on the model's device, and their "
+                "values are not kept; leave the block out"
+            )
         before, self._keeper = self._keeper, keeper
         try:
             yield

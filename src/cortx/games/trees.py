@@ -161,7 +161,12 @@ def _factor(output: str, link: Link | None, name: str) -> float:
     if output == "log-odds" and link is not None and link.kind == "sigmoid":
         return link.factor
     allowed = "'raw' or 'log-odds'" if link is not None and link.kind == "sigmoid" else "'raw'"
-    raise NotTrees(f"output={output!r} of {name} is no sum over its leaves; exact tree values are for output={allowed}")
+    instead = (
+        "; probabilities are sampled by method='auto', and learned by CoRTX.fit" if output == "probability" else ""
+    )
+    raise NotTrees(
+        f"output={output!r} of {name} is no sum over its leaves; exact tree values are for output={allowed}{instead}"
+    )
 
 
 def _forest_of(last: Any, library: str, name: str) -> Forest:

@@ -144,7 +144,8 @@ def fit(
         int | None,
         typer.Option(
             help="Model evaluations that the whole fit may spend; by default 4 for each row of TABLE, between "
-            "50,000 and a million. Some of them calibrate the bounds of explain --confidence.",
+            "50,000 and a million (times the rows of --background). Some of them calibrate the bounds of "
+            "explain --confidence.",
             show_default=False,
         ),
     ] = None,
@@ -463,10 +464,18 @@ def evaluate(
     model: Annotated[str, typer.Option(help=MODEL_HELP, show_default=False)],
     rows: Annotated[int, typer.Option(help="Random rows to label afresh.", min=1)] = 200,
     method: Annotated[
-        str, typer.Option(help="auto (exact where the budget allows, else odd), exact, odd, kernel, permutation.")
+        str,
+        typer.Option(
+            help="auto (tree where the model allows it, exact where the budget does, else odd), tree, exact, odd, "
+            "kernel, permutation."
+        ),
     ] = "auto",
     row_budget: Annotated[
-        int | None, typer.Option(help="Model evaluations for each row; by default 2,048.", show_default=False)
+        int | None,
+        typer.Option(
+            help="Model evaluations for each of --rows, at most; by default 2,048. Less for paid models, such as 66.",
+            show_default=False,
+        ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="The bounds to check, if the explainer is calibrated.")] = 0.9,
     slices: Annotated[

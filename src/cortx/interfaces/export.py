@@ -13,11 +13,18 @@ from cortx.interfaces.files import read_file
 def export(
     artifact: Annotated[
         Path,
-        typer.Argument(metavar="EXPLAINER", help="The folder that [bold]cortx fit[/bold] wrote.", show_default=False),
+        typer.Argument(
+            metavar="EXPLAINER",
+            help="The folder that [bold]cortx fit[/bold] or TreeExplainer.save wrote.",
+            show_default=False,
+        ),
     ],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it.", show_default=False)],
     int8: Annotated[
-        bool, typer.Option("--int8", help="Weights in int8: smaller, often faster, less exact, without bounds.")
+        bool,
+        typer.Option(
+            "--int8", help="Weights in int8: smaller, often faster, less exact, without bounds; not for trees."
+        ),
     ] = False,
     confidence: Annotated[float, typer.Option(help="Of the bounds that a calibrated explainer takes along.")] = 0.9,
     table: Annotated[
@@ -42,6 +49,8 @@ def export(
             f"int8 differs from float32 by {facts.int8['relative_error']:.2%} of the values' size "
             f"({facts.int8['rows']} rows); bounds hold for float32 only and are left out"
         )
+    elif facts.exact is not None:
+        typer.echo("exact: bounds at any confidence are the values themselves")
     elif facts.calibration is None:
         typer.echo("without bounds: the explainer is not calibrated")
     else:

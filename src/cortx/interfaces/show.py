@@ -49,13 +49,14 @@ def show_fit(explainer: CoRTX, out: Path, rows: Any, n_rows: int | None = None) 
     if len(explainer.learning_curve_) > 1:
         curve = _table("How the error fell", "training labels", "model evaluations", "validation l2", "of the norm")
         for point in explainer.learning_curve_:
-            share = point["l2"] / quality["label_norm"] if quality["label_norm"] else float("nan")
-            curve.add_row(f"{point['labels']:,}", f"{point['evaluations']:,}", f"{point['l2']:.4g}", f"{share:.1%}")
+            share = f"{point['l2'] / quality['label_norm']:.1%}" if quality["label_norm"] else "-"
+            curve.add_row(f"{point['labels']:,}", f"{point['evaluations']:,}", f"{point['l2']:.4g}", share)
         console.print(curve)
-    share = quality["l2"] / quality["label_norm"] if quality["label_norm"] else float("nan")
+    norm = quality["label_norm"]
+    share = f"{quality['l2'] / norm:.1%} of the labels' norm" if norm else "the labels are zero"
     console.print(
         f"On {quality['rows']:,.0f} labels kept aside: mean l2 distance {quality['l2']:.3g} "
-        f"({share:.1%} of the labels' norm), Rank ACC {quality['rank_accuracy']:.3f}.",
+        f"({share}), Rank ACC {quality['rank_accuracy']:.3f}.",
         highlight=False,
     )
     console.print(_calibration_words(explainer, rows), highlight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ class Checkpoint:
     def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The tensors and facts of a stage, or None if it was never saved."""
         path = None if self.folder is None else self.folder / f"{stage}.safetensors"
-        if path is None or not path.is_file():
+        if path is None:
             return None
         try:
             content = read_whole(path)
             tensors, facts = load(content), json.loads(_metadata(content).get("cortx", "{}"))
+        except FileNotFoundError:
+            return None
         except (SafetensorError, ValueError, StorageError) as error:
             raise ArtifactError(
                 f"the checkpoint {path} is damaged ({error}); delete it to start this stage again"
@@ -70,7 +73,7 @@ class Checkpoint:
             name = f"{stage}.safetensors"
             for path in [self.folder / name, *self.folder.glob(f"{TEMPORARY}*-{name}")]:
                 path.unlink(missing_ok=True)
-        if not any(self.folder.iterdir()):
+        with suppress(OSError):  # another fit keeps something there, or has removed the folder
             self.folder.rmdir()
 
 

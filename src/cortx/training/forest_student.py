@@ -17,7 +17,8 @@ from cortx.games import GameSpec, Rows
 from cortx.games.forest import Forest
 from cortx.games.game import table_of
 from cortx.games.tree_readers import read_sklearn_histogram
-from cortx.training.tree_teacher import CHEAP, exact_labels, most_labels
+from cortx.threads import openmp
+from cortx.training.tree_teacher import CHEAP, exact_labels, most_asked, most_labels
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -78,7 +79,12 @@ class ForestStudent:
     def label_count(self, n_rows: int, most: int) -> int:
         """Rows that are labelled for an explainer, however many the table has."""
         del n_rows
-        return max(1, min(CHEAP * most, most_labels(self.explained.work, len(self.base_values))))
+        return max(1, min(CHEAP * most, most_labels(self.explained.work)))
+
+    @property
+    def most_asked(self) -> int:
+        """Values v(S) that it answers in about a minute."""
+        return most_asked(self.forest, 1)
 
     def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Shapley values, (rows, players, outputs), and v(all) - v(none), (rows, outputs); nothing is drawn."""
@@ -135,7 +141,9 @@ def grow(inputs: Array, targets: npt.NDArray[np.floating[Any]], rounds: int, see
             max_iter=rounds, max_leaf_nodes=LEAVES, max_depth=DEPTH, learning_rate=RATE, early_stopping=False,
             random_state=seed % 2**32,
         )  # fmt: skip
-        forests.append(read_sklearn_histogram(model.fit(inputs, target)))
+        with openmp():
+            model.fit(inputs, target)
+        forests.append(read_sklearn_histogram(model))
     return _side_by_side(forests)
 
 

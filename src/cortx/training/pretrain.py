@@ -44,7 +44,8 @@ class PretrainConfig:
     contrastive_weight: float = 1.0
     """Weight of the contrastive loss beside that of rough labels."""
     rough_pairs: int = 1
-    """Antithetic pairs of permutations that give every row a rough, unbiased label; 0 (the paper) leaves them out."""
+    """Antithetic pairs of permutations that give every row a rough, unbiased label, where labels are given or counted;
+    0 (the paper) leaves them out."""
     most_rows: int = 50_000
     """A larger table is pre-trained on a random part of this size."""
     batch_size: int = 256

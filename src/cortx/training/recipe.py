@@ -101,21 +101,21 @@ def quick_recipe() -> Recipe:
         head=HeadConfig(width=128, depth=1),
         pretrain=PretrainConfig(steps=500),
         attribution=FinetuneConfig(steps=2_000),
-        ranking=FinetuneConfig(tune_encoder=False, loss="own", steps=1_000),
-        student=StudentConfig(width=96, steps=1_500, label_rows=30_000, label_asks=2_500_000),
+        ranking=FinetuneConfig(tune_encoder=False, loss="own", steps=500),
+        student=StudentConfig(width=96, steps=1_200, label_rows=30_000, label_asks=2_500_000),
     )
 
 
 def thorough_recipe() -> Recipe:
-    """The default in large, for a GPU: wider networks, more steps, precise labels of 300,000 rows; minutes there."""
+    """The default in large, for a GPU: wider networks, more steps, precise labels of 200,000 rows; minutes there."""
     return Recipe(
         name="thorough",
         encoder=EncoderConfig(width=512, depth=3, latent=512),
         head=HeadConfig(width=512, depth=2),
         attribution=FinetuneConfig(steps=24_000, batch_size=1_024),
         student=StudentConfig(
-            width=512, depth=3, steps=20_000, batch_size=1_024, learning_rate=3e-3, label_values=64, most_values=1_200,
-            label_rows=300_000, label_asks=400_000_000,
+            width=512, depth=3, steps=12_000, batch_size=1_024, learning_rate=3e-3, label_values=48, most_values=640,
+            many_players_values=640, label_rows=200_000, label_asks=128_000_000,
         ),
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +18,16 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     """AdamW whose rate `set_rate` can change, also inside a recorded step."""
     parameters = list(module.parameters())
-    on_gpu = parameters[0].device.type == "cuda"
-    rate = torch.tensor(learning_rate, device=parameters[0].device) if on_gpu else learning_rate
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay, betas=betas, fused=True, capturable=on_gpu)
+    return torch.optim.AdamW(
+        parameters, weight_decay=weight_decay, betas=betas, **recordable(parameters[0].device, learning_rate)
+    )
+
+
+def recordable(device: torch.device, learning_rate: float) -> dict[str, Any]:
+    """The settings with which AdamW can be part of a recorded step: on a GPU its rate is a tensor."""
+    on_gpu = device.type == "cuda"
+    rate = torch.tensor(learning_rate, device=device) if on_gpu else learning_rate
+    return {"lr": rate, "fused": True, "capturable": on_gpu}
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -22,7 +22,8 @@ from cortx.training.encoders import make_network
 from cortx.training.features import TableFeatures, differs
 from cortx.training.finetune import rate
 from cortx.training.heads.head import scale_of
-from cortx.training.step import Step, make_optimizer, set_rate
+from cortx.training.orthogonal import Muon
+from cortx.training.step import Step, set_rate
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -33,8 +34,13 @@ PRECISE_VALUES, PRECISE_REGRESSION = 4_096, 2_048
 many coalitions are enumerated; of more, a regression takes so many, or 16 for each player."""
 DESIGN_BYTES = 64 * 2**20
 """Memory for designs that are kept, each for rows with the same active players."""
+INPUT_BYTES, ENCODED_ROWS = 256 * 2**20, 16_384
+"""Memory for the inputs of all rows that a student learns from; and how many are encoded at a time."""
 SCREENED_ROWS = 48
 """Rows that say how much players interact."""
+FEWEST_VALUES, FEW_PLAYERS = 160, 16
+"""The fewest values v(S) of a label; and up to how many players precise labels teach more than labels of more rows
+(docs/decisions/0014-student.md)."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +50,21 @@ class StudentConfig:
     width: int = 128
     depth: int = 2
     """Residual blocks."""
-    steps: int = 10_000
+    steps: int = 8_000
     batch_size: int = 512
     """Masked copies of a step; half of them are the complements of the others."""
     learning_rate: float = 6e-3
+    """Of `Muon`."""
     weight_decay: float = 1e-2
     label_values: int = 24
-    """Values v(S) for each player from which a row's label is made, at least 160 in all."""
+    """Values v(S) for each player from which the label of a row with few players is made, at least 160 in all."""
     most_values: int = 320
     """The most of them."""
-    label_rows: int = 100_000
+    many_players_values: int = 160
+    """Values v(S) from which the label of a row with many players is made, whatever their number."""
+    label_rows: int = 125_000
     """Rows that are labelled for the explainer, made-up ones included, at most."""
-    label_asks: int = 12_000_000
+    label_asks: int = 20_000_000
     """Values v(S) of the student that all these labels may take; the rows of the table come first."""
     trees: bool = True
     """Whether boosted trees teach where they predict unseen values better than the network."""
@@ -64,23 +73,23 @@ class StudentConfig:
 
     def __post_init__(self) -> None:
         sizes = (
-            self.width,
-            self.depth,
-            self.steps,
-            self.label_values,
-            self.most_values,
-            self.label_rows,
-            self.label_asks,
-        )
+            self.width, self.depth, self.steps, self.label_values, self.most_values, self.many_players_values,
+            self.label_rows, self.label_asks,
+        )  # fmt: skip
         rest = min(self.learning_rate, self.weight_decay, self.path_points)
         if min(sizes) < 1 or self.batch_size < 2 or self.learning_rate == 0 or rest < 0:
             raise InputError(
                 "a student needs positive sizes, steps and rates, and batches of two masked copies or more"
             )
 
-    def values_of(self, n_players: int) -> int:
-        """Values v(S) from which the label of a row is made."""
-        return min(max(160, self.label_values * n_players), self.most_values)
+    def values_per_label(self, n_players: int) -> int:
+        """Values v(S) from which the label of a row is made.
+
+        With many players few values and more rows are better: the explainer's training averages over rows.
+        """
+        if n_players > FEW_PLAYERS:
+            return self.many_players_values
+        return min(max(FEWEST_VALUES, self.label_values * n_players), self.most_values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +229,7 @@ class StudentNetwork(nn.Module):
         rows of a chunk, which depend on the order of rows; with `steady` the same for all rows with the same active
         players, whatever their order.
         """
-        values = self.config.values_of(self.n_players) if values is None else values
+        values = self.config.values_per_label(self.n_players) if values is None else values
         active = self.active(codes)
         counts = active.sum(dim=1)
         result = codes.new_zeros(len(codes), self.n_players, self.n_outputs, dtype=torch.float32)
@@ -277,7 +286,7 @@ class StudentNetwork(nn.Module):
         """Learns how much players interact, from its own values of a few rows."""
         n = self.n_players
         self._designs.clear()
-        if design_size(n, self.config.values_of(n)) == 2**n - 1:
+        if design_size(n, self.config.values_per_label(n)) == 2**n - 1:
             return  # all coalitions of a row are asked for
         coalitions = random_pairs(n, 6 * n, stream_seed(seed, "interactions"))
         both = torch.from_numpy(np.concatenate([coalitions, ~coalitions])).to(self.device, torch.float32)
@@ -291,16 +300,35 @@ class StudentNetwork(nn.Module):
         self.joint.copy_(found.joint)
 
 
+class _Inputs:
+    """The inputs of rows; encoded once for all, where they fit into `INPUT_BYTES`."""
+
+    @torch.no_grad()
+    def __init__(self, features: TableFeatures, codes: Tensor) -> None:
+        self.features, self.codes = features, codes
+        self.whole: Tensor | None = None
+        if 4 * features.width * len(codes) <= INPUT_BYTES:
+            self.whole = torch.cat([features(part) for part in torch.split(codes, ENCODED_ROWS)])
+
+    @torch.no_grad()
+    def of(self, rows: Tensor) -> Tensor:
+        """(rows, width)."""
+        if self.whole is None:
+            found: Tensor = self.features(self.codes[rows])
+            return found
+        return self.whole[rows]
+
+
 def train_student(
     student: StudentNetwork, values: ValueSet, steps: int, *, seed: int, screen: bool = True, show: bool | None = None
 ) -> None:
     """Trains in place on the values, and with `screen` learns how much players interact: labels need to know."""
     config = student.config
-    optimizer = make_optimizer(student.layers, config.learning_rate, config.weight_decay, betas=(0.9, 0.98))
+    optimizer = Muon(student.layers, config.learning_rate, config.weight_decay, betas=(0.9, 0.98))
     generator = torch_generator(seed, "student", len(values))
     student.scale.copy_(scale_of(values.values, (0, 1)))
-    with torch.no_grad():
-        inputs, active = student.features(values.codes), student.active(values.codes)
+    inputs = _Inputs(student.features, values.codes)
+    active = student.active(values.codes)
 
     def loss(inputs: Tensor, kept: Tensor, target: Tensor) -> Tensor:
         twice = inputs.repeat_interleave(2, dim=0)
@@ -315,7 +343,7 @@ def train_student(
             set_rate(optimizer, config.learning_rate * rate(step / steps, "one-cycle"))
             index = torch.randint(len(values), (size,), generator=generator).to(values.row.device)
             masks, target = values.masks(index, active), values.values[index].to(torch.float32)
-            do([inputs[values.row[index]], masks, target])
+            do([inputs.of(values.row[index]), masks, target])
             advance(1, "")
     student.eval()
     if not screen:
@@ -354,10 +382,15 @@ class NetworkStudent:
         network.load_state_dict(tensors)
         return cls(network.eval().requires_grad_(False), spec.base_values, int(facts["seed"]))
 
+    @property
+    def most_asked(self) -> int | None:
+        """None: any number of values takes little beside its own training."""
+        return None
+
     def label_count(self, n_rows: int, most: int) -> int:
         """Rows that it labels for an explainer, made-up ones included: all of the table's `n_rows` come first."""
         config = self.network.config
-        return min(most, max(n_rows, config.label_asks // config.values_of(self.network.n_players)))
+        return min(most, max(n_rows, config.label_asks // config.values_per_label(self.network.n_players)))
 
     def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Shapley values, (rows, players, outputs), and v(all) - v(none), (rows, outputs), of encoded rows."""

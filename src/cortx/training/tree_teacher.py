@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from cortx.errors import InputError
-from cortx.estimators.tree import PreparedTrees, TreeValues, masked_outputs, prepare_trees, row_work
+from cortx.estimators.tree import PreparedTrees, TreeValues, masked_outputs, output_work, prepare_trees, row_work
 from cortx.estimators.tree_paths import Paths
 from cortx.estimators.tree_tables import divided
 from cortx.games import Game, Rows
+from cortx.games.forest import Forest
 from cortx.games.game import table_of
 from cortx.games.own_columns import on_own_columns
 from cortx.games.tree_readers import NotTrees
@@ -24,7 +25,8 @@ from cortx.training.features import forest_steps
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 LABEL_WORK = 2**35
-"""What all labels of a fit may take, in the unit of `TreeValues.work`: about a minute of one core."""
+"""What all labels of a fit may take, in the unit of `TreeValues.work`: about a minute of one core. So may the choice of
+its positives."""
 LEAST_LABELLED = 10_000
 """Trees that label fewer rows than this in that time (deep ones, with a large background) teach nothing."""
 CHEAP = 3
@@ -48,6 +50,11 @@ class TreeTeacher:
         """Rows that are labelled for an explainer, however many the table has."""
         del n_rows
         return min(CHEAP * most, self.most_labels)
+
+    @property
+    def most_asked(self) -> int:
+        """Values v(S) that `LABEL_WORK` pays for."""
+        return most_asked(self.prepared.trees.forest, min(ASKED_WITH, len(self.prepared.absent)))
 
     def _inputs(self, matrix: Array) -> Array:
         """Encoded rows of the game's table, (rows, columns), as the trees see them."""
@@ -82,13 +89,13 @@ def teachable(game: Game, rows: Rows) -> PreparedTrees | None:
             trees = read_trees(game)
             blocks, _ = divided(Paths.of(trees.forest, trees.column_player))
             work = row_work(trees.forest, blocks, len(game.absent))
-            game.trees_are_slow = most_labels(work, game.n_outputs) < LEAST_LABELLED
+            game.trees_are_slow = most_labels(work) < LEAST_LABELLED
             if game.trees_are_slow:
                 return None
         prepared = prepare_trees(game, rows, most_checks=0)
     except InputError:  # no trees, or rows that they do not take
         return None
-    return prepared if most_labels(prepared.values.work, game.n_outputs) >= LEAST_LABELLED else None
+    return prepared if most_labels(prepared.values.work) >= LEAST_LABELLED else None
 
 
 def tree_teacher(game: Game, rows: Rows) -> TreeTeacher:
@@ -102,7 +109,7 @@ def tree_teacher(game: Game, rows: Rows) -> TreeTeacher:
         steps = forest_steps(on_own_columns(game, prepared.trees, table)[0])
     except NotTrees:
         steps = {}
-    return TreeTeacher(prepared, table.schema, steps, most_labels(prepared.values.work, game.n_outputs))
+    return TreeTeacher(prepared, table.schema, steps, most_labels(prepared.values.work))
 
 
 def exact_labels(values: TreeValues, inputs: Array, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -111,6 +118,11 @@ def exact_labels(values: TreeValues, inputs: Array, device: torch.device) -> tup
     return found.to(device, torch.float32), found.sum(dim=1).to(device, torch.float32)
 
 
-def most_labels(row_work: int, n_outputs: int) -> int:
+def most_labels(row_work: int) -> int:
     """Rows that `LABEL_WORK` pays for."""
-    return LABEL_WORK // max(1, row_work * n_outputs)
+    return LABEL_WORK // max(1, row_work)
+
+
+def most_asked(forest: Forest, n_background: int) -> int:
+    """Values v(S) of a forest that `LABEL_WORK` pays for, each a mean over `n_background` rows."""
+    return LABEL_WORK // (n_background * output_work(forest))

@@ -111,7 +111,7 @@ def explanations(
         parts.append(bounds.reshape(n_rows, -1))
         if arrays.error is not None:
             parts.append(arrays.error)
-    numbers = np.concatenate(parts, axis=1, dtype=np.float64)
+    numbers = np.ascontiguousarray(np.concatenate(parts, axis=1, dtype=np.float64))  # orjson takes no other order
     lines = orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY)[2:-2].decode("ascii").split("],[")
     form = _form(names, bounds is not None, arrays.error is not None, arrays.confidence, arrays.known)
     written = _written(names.players)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cortx.errors import ArtifactError, FingerprintError, InputError
+from cortx.explainer.generations import EXPLAINER, PORTABLE, is_portable
 from cortx.explainer.reading import output_range
 from cortx.images import Images, ImageSchema
 from cortx.interfaces.server.answers import Arrays, Names
@@ -22,15 +23,15 @@ from cortx.interfaces.server.batcher import Batcher
 from cortx.interfaces.server.http import HttpError
 from cortx.interfaces.server.logs import Log
 from cortx.interfaces.server.metrics import Metrics, ModelMetrics
+from cortx.interfaces.server.portable_artifact import PortableArtifact
 from cortx.interfaces.server.records import ImageReader, Reader, make_reader
 from cortx.interfaces.server.settings import Settings
 from cortx.interfaces.server.work import Runner, Work
 from cortx.tables import Table
 
 if TYPE_CHECKING:
-    from cortx.explainer.explainer import CoRTX
+    from cortx.interfaces.server.describe import Served
 
-MANIFEST = "manifest.json"
 MAX_BATCH = 1_024
 LONGEST_PAUSE = 60.0
 
@@ -41,7 +42,7 @@ class Version:
 
     name: str
     version: str
-    explainer: CoRTX
+    explainer: Served
     reader: Reader
     names: Names
     confidence: tuple[float, float] | None
@@ -58,6 +59,16 @@ class Version:
     @property
     def has_model(self) -> bool:
         return self.explainer.game is not None
+
+    @property
+    def knows_outputs(self) -> bool:
+        """Whether rows that come without outputs have them all the same: from the model, or from exact trees."""
+        return self.has_model or self.explainer.is_exact
+
+    @property
+    def needs_outputs(self) -> bool:
+        """Whether rows cannot be explained without outputs, not even by a guess."""
+        return isinstance(self.explainer, PortableArtifact) and not self.explainer.is_exact
 
     @property
     def n_outputs(self) -> int:
@@ -278,8 +289,8 @@ class Catalog:
 
 
 def served_name(folder: Path) -> str:
-    """A folder's name without ".cortx"."""
-    name = folder.absolute().name.removesuffix(".cortx")
+    """A folder's name without ".cortx" or ".portable"."""
+    name = folder.absolute().name.removesuffix(".cortx").removesuffix(".portable")
     if not name or name in (".", "..") or not name.isprintable():
         raise InputError(f"{folder} has no name to serve it by; name the artifact's folder, such as credit.cortx")
     return name
@@ -297,10 +308,13 @@ def folder_state(folder: Path) -> Any:
 
 def manifest_version(folder: Path) -> str:
     """A version's name: the start of its manifest's digest; the manifest holds the digest of the weights."""
+    document = PORTABLE.document if is_portable(folder) else EXPLAINER.document
     try:
-        return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12]
+        return hashlib.sha256((folder / document).read_bytes()).hexdigest()[:12]
     except OSError as error:
-        raise ArtifactError(f"{folder} is not a cortx explainer: its {MANIFEST} cannot be read ({error})") from error
+        if not folder.exists():
+            raise ArtifactError(f"there is no explainer at {folder}") from error
+        raise ArtifactError(f"{folder} is not a cortx explainer: its {document} cannot be read ({error})") from error
 
 
 def load_version(
@@ -313,18 +327,14 @@ def load_version(
     metrics: ModelMetrics | None = None,
 ) -> Version:
     """Loads an artifact, checks the model against its fingerprint, and explains one row to be ready."""
-    from cortx.explainer.artifact import load
     from cortx.interfaces.server.describe import describe, output_names
 
     version = manifest_version(folder)
-    explainer = load(folder, model, device="cpu").set_params(threads=None)  # --threads counts, not what a fit was given
-    module = None if explainer.game is None else getattr(explainer.game.model, "module", None)
-    if module is not None:
-        module.eval()  # batches and the audit ask from threads of their own, and must not switch modes under each other
+    explainer = _load(folder, model, settings)
     if manifest_version(folder) != version:
         raise ArtifactError(f"{folder} changed while it was read")
     spec = explainer.fitted.spec
-    reader = make_reader(spec.schema, explainer.fitted.network.features, explainer.unseen)
+    reader = make_reader(explainer.seen)
     confidence = None
     if explainer.fitted.calibration is not None:
         highest = explainer.calibration.most_confident
@@ -355,9 +365,23 @@ def load_version(
     return replace(made, auditor=_auditor(name, explainer, settings, log, metrics))
 
 
+def _load(folder: Path, model: Any, settings: Settings) -> Served:
+    if is_portable(folder):
+        return PortableArtifact.load(folder, model, settings.threads)
+    from cortx.explainer.artifact import load
+
+    explainer = load(folder, model, device="cpu").set_params(threads=None)  # --threads counts, not what a fit was given
+    module = None if explainer.game is None else getattr(explainer.game.model, "module", None)
+    if module is not None:
+        module.eval()  # batches and the audit ask from threads of their own, and must not switch modes under each other
+    return explainer
+
+
 def _warm_up(version: Version) -> None:
     """Answers one row, so that the first request does not pay for what is made once."""
     fitted = version.explainer.fitted
+    if len(fitted.probe) == 0:
+        return  # a portable explainer is ready once it is open
     probe = fitted.probe[:1]
     schema = fitted.spec.schema
     rows = probe.reshape(1, *schema.shape) if isinstance(schema, ImageSchema) else Table(probe, schema)
@@ -367,9 +391,12 @@ def _warm_up(version: Version) -> None:
         )
 
 
-def _auditor(name: str, explainer: CoRTX, settings: Settings, log: Log | None, metrics: ModelMetrics | None) -> Any:
+def _auditor(name: str, explainer: Served, settings: Settings, log: Log | None, metrics: ModelMetrics | None) -> Any:
     if settings.audit <= 0:
         return None
+    if isinstance(explainer, PortableArtifact):
+        raise InputError(f"{name!r} is a portable explainer, which has no model to explain again with; serve the "
+                         "explainer that it was exported from, or leave --audit out")  # fmt: skip
     if explainer.game is None:
         raise InputError("--audit explains again with the model; give --model too")
     if explainer.is_exact:

@@ -19,7 +19,8 @@ def serve(
         list[Path],
         typer.Argument(
             metavar="ARTIFACT",
-            help="Folders that [bold]cortx fit[/bold] wrote; credit.cortx is served as credit.",
+            help="Folders that [bold]cortx fit[/bold] or [bold]cortx export[/bold] wrote; credit.cortx or "
+            "credit.portable is served as credit.",
             show_default=False,
         ),
     ],
@@ -28,7 +29,8 @@ def serve(
         typer.Option(
             metavar="[NAME=]MODEL",
             help="The model an artifact was fitted for: package.module:object, or an ONNX file. With several artifacts "
-            "NAME= says whose. Without it requests must bring the model's outputs, or explanations are guesses.",
+            "NAME= says whose. Without it requests must bring the model's outputs, or explanations are guesses; "
+            "trees are exact without. Not for portable folders.",
             show_default=False,
         ),
     ] = None,

@@ -16,6 +16,9 @@ from cortx.tables import read_table
 if TYPE_CHECKING:
     from cortx.explainer.explainer import CoRTX
     from cortx.games.game import GameSpec
+    from cortx.interfaces.server.portable_artifact import PortableArtifact
+
+    Served = CoRTX | PortableArtifact
 
 MOST_EXAMPLES = 100
 
@@ -29,7 +32,7 @@ def output_names(spec: GameSpec) -> tuple[str, ...]:
 
 
 def describe(
-    name: str, version: str, explainer: CoRTX, reader: Reader, examples: Any, settings: Settings
+    name: str, version: str, explainer: Served, reader: Reader, examples: Any, settings: Settings
 ) -> dict[str, Any]:
     """``GET /models/{name}``, without what changes while it is served."""
     fitted = explainer.fitted
@@ -53,7 +56,7 @@ def describe(
     }
 
 
-def _columns(explainer: CoRTX, reader: RecordReader) -> list[dict[str, Any]]:
+def _columns(explainer: Served, reader: RecordReader) -> list[dict[str, Any]]:
     fitted = explainer.fitted
     absent = fitted.spec.absent
     found = []
@@ -96,14 +99,14 @@ def _image(spec: GameSpec) -> dict[str, Any]:
     return {**facts, "grid": None, "parts": players.pixel_player.tolist()}  # the part of each pixel
 
 
-def _confidence(explainer: CoRTX, settings: Settings) -> dict[str, float] | None:
+def _confidence(explainer: Served, settings: Settings) -> dict[str, float] | None:
     if explainer.fitted.calibration is None:
         return None
     highest = explainer.calibration.most_confident
     return {"default": min(settings.confidence or 0.9, highest), "highest": highest}
 
 
-def _quality(explainer: CoRTX) -> dict[str, Any]:
+def _quality(explainer: Served) -> dict[str, Any]:
     calibration = explainer.fitted.calibration
     facts: dict[str, Any] = {name: float(value) for name, value in explainer.quality_.items()}
     if calibration is not None:
@@ -112,7 +115,7 @@ def _quality(explainer: CoRTX) -> dict[str, Any]:
     return {key: None if isinstance(v, float) and not np.isfinite(v) else v for key, v in facts.items()}
 
 
-def _examples(explainer: CoRTX, reader: RecordReader, examples: Any) -> list[dict[str, Any]]:
+def _examples(explainer: Served, reader: RecordReader, examples: Any) -> list[dict[str, Any]]:
     if examples is None:
         return [{"name": "a typical row", "record": _typical(explainer, reader)}]
     known = [name for name in examples.columns if str(name) in set(reader.names)]
@@ -120,7 +123,7 @@ def _examples(explainer: CoRTX, reader: RecordReader, examples: Any) -> list[dic
     return [{"name": f"row {i + 1}", "record": reader.decode(row)} for i, row in enumerate(table.matrix)]
 
 
-def _typical(explainer: CoRTX, reader: RecordReader) -> dict[str, Any]:
+def _typical(explainer: Served, reader: RecordReader) -> dict[str, Any]:
     """The median of each number and the most frequent category, as training had them."""
     record: dict[str, Any] = {}
     for column, known in zip(reader.columns, explainer.fitted.profile.columns, strict=True):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cortx.explainer.reading import LARGEST_OUTPUT
+from cortx.explainer.reading import LARGEST_OUTPUT, Seen
 from cortx.images import ImageSchema
 from cortx.interfaces.server.http import HttpError, kind_of
 from cortx.tables import WHOLE_UP_TO, Column, Schema, Table, listed_categories
@@ -185,7 +185,8 @@ class RecordReader:
                 values: Sequence[Any] = self._pick(record)
             except KeyError:
                 lacking = [name for name in self.names if name not in record]
-                raise HttpError(400, f"{what}[{position}] lacks the column {_some(lacking)}") from None
+                columns = "column" if len(lacking) == 1 else "columns"
+                raise HttpError(400, f"{what}[{position}] lacks the {columns} {_some(lacking)}") from None
             if len(record) != len(self.names):
                 unknown = [key[:60] for key in record if key not in self._known]
                 raise HttpError(
@@ -314,16 +315,13 @@ class ImageReader:
 Reader = RecordReader | ImageReader
 
 
-def make_reader(schema: Schema | ImageSchema, features: Any, unseen: str) -> Reader:
-    """The reader of an artifact; `features` know what training saw: its categories, and which columns were missing."""
+def make_reader(seen: Seen) -> Reader:
+    """The reader of an artifact, from what training saw: its categories, and which columns were missing."""
+    schema = seen.schema
     if isinstance(schema, ImageSchema):
         return ImageReader(schema)
-    known: list[set[float]] = [set() for _ in schema.columns]
-    for j, value in zip(features.known_column.tolist(), features.known_value.tolist(), strict=True):
-        if schema.columns[j].categorical:  # other columns have such inputs too, but take any number
-            known[j].add(value)
-    missing = frozenset(features.missing.tolist())
-    return RecordReader(schema, [frozenset(values) for values in known], missing, unseen)
+    known = [frozenset(seen.known[j].tolist() if j in seen.known else ()) for j in range(len(schema.columns))]
+    return RecordReader(schema, known, seen.missing, "ignore" if seen.ignore else "error")
 
 
 def read_outputs(

@@ -63,11 +63,13 @@ def make_work(
     version: Version, kind: Kind, rows: Rows, outputs: Any, confidence: Any, wish: Wish | None = None
 ) -> Work:
     """Work with the bounds that were asked for, or that are usual."""
+    if outputs is None and version.needs_outputs:
+        raise HttpError(400, "a portable explainer of a network needs 'outputs': what the model gave for these rows")
     if outputs is None and not version.has_model and isinstance(version.reader, ImageReader):
         own = version.explainer.fitted.spec.own_reference
         if own is not None:
             raise HttpError(400, f"the reference {own!r} needs the model, and none is served with this artifact")
-    level = _confidence(version, confidence, known=outputs is not None or version.has_model)
+    level = _confidence(version, confidence, known=outputs is not None or version.knows_outputs)
     return Work(version, kind, rows, outputs, level, wish or Wish())
 
 

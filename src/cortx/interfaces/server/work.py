@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import CortxError, ModelError
+from cortx.explainer.exact import OtherOutputs
 from cortx.interfaces.server.answers import Arrays, Wish, explanations
 from cortx.interfaces.server.http import HttpError
 from cortx.interfaces.server.records import Rows
@@ -81,6 +82,8 @@ class Runner:
         return results
 
     def _own_error(self, error: Exception, version: Version) -> HttpError:
+        if isinstance(error, OtherOutputs):
+            return HttpError(400, "'outputs' are not those of this artifact's trees; leave them out")
         self._failed(error, version.name)
         kind = type(error.__cause__ or error).__name__
         if isinstance(error, CortxError):
