@@ -164,6 +164,20 @@ class Table:
     def take(self, index: npt.NDArray[np.int64] | slice) -> Table:
         return Table(self.matrix[index], self.schema)
 
+    def coded_like(self, schema: Schema) -> Matrix:
+        """The matrix in the codes of another schema of the same columns; categories it lacks come after its own."""
+        matrix = self.matrix
+        for j, (own, other) in enumerate(zip(self.schema.columns, schema.columns, strict=True)):
+            if not own.coded or own.values is other.values or own.values == other.values[: len(own.values)]:
+                continue
+            known = {_key(value): code for code, value in enumerate(other.values)}
+            more = len(other.values)
+            codes = [known.get(_key(value), more + code) for code, value in enumerate(own.values)]
+            if matrix is self.matrix:
+                matrix = matrix.copy()
+            matrix[:, j] = np.array(codes, dtype=np.float64)[self.matrix[:, j].astype(np.int64)]
+        return matrix
+
     def row_words(self) -> npt.NDArray[np.uint64]:
         """A 64-bit word for each row that depends on its content alone, not on row, column or code order."""
         words = np.zeros(len(self), dtype=np.uint64)

@@ -91,6 +91,22 @@ def test_sizes_that_follow_the_noise_do_not_shrink_errors() -> None:
     assert 0.8 < np.mean(ratios) < 1.15
 
 
+@pytest.mark.parametrize("unit", [1 / 30, 0.0])
+def test_a_row_that_expects_no_errors_does_not_tell_those_of_all(unit: float) -> None:
+    """One of 100 rows expects errors far too small; by chance its label shows none."""
+    rng = np.random.default_rng(0)
+    errors = rng.normal(size=(100, 12, 1))
+    errors[0] = 0.0
+    units = np.ones((100, 1))
+    units[0] = unit
+    open_ = np.ones((100, 12), dtype=bool)
+    noise = rng.normal(size=errors.shape)
+    noise[0] = 0.1
+    seen = Seen(errors + noise, np.ones_like(errors), np.ones_like(errors), open_, units)
+    found = [np.square(some[1:]).mean() for some in drawn(seen, rng, count=8)]
+    assert 0.85 < np.mean(found) / np.square(errors[1:]).mean() < 1.15
+
+
 def test_what_has_no_noise_is_not_drawn() -> None:
     rng = np.random.default_rng(1)
     true, sizes = world(rng, 20, 6)

@@ -311,6 +311,42 @@ def test_a_folder_keeps_values(tmp_path: Path) -> None:
     assert sum(calls) - before < 6_000 - 2_000
 
 
+@pytest.mark.parametrize("trees", [False, True])
+def test_a_student_knows_categories_in_any_order(trees: bool) -> None:
+    """A reference of one row knows one category, so each table that the game reads has codes of its own."""
+    generator = np.random.default_rng(4)
+    worth = {"clerk": 0.0, "nurse": 1.0, "pilot": -2.0, "cook": 3.0}
+    table = pd.DataFrame({"job": generator.choice(list(worth), 260), "age": generator.normal(size=260)})
+
+    def model(frame: pd.DataFrame) -> np.ndarray:
+        part = np.array([worth.get(job, 0.0) for job in frame["job"]])
+        return part * (1 + 0.3 * frame["age"].to_numpy())
+
+    game = cortx.Game(model, reference=pd.DataFrame({"job": ["clerk"], "age": [0.0]}))
+    explainer = cortx.CoRTX(taught_recipe(), unseen="ignore").fit(game, table, budget=1_000, progress=False)
+    student, everyone = explainer.fitted.student, np.ones((1, 2), dtype=bool)
+    assert student is not None
+    if trees:
+        lesson = teaching._Lesson(
+            game, game.rows(table), draw_pairs_of(game.rows(table), np.arange(200), 300, 1, 0),
+            ValueStore.open(None, game), explainer.fitted.network.features, TINY, 0, "cpu", False,
+        )  # fmt: skip
+        count = len(lesson.pairs)
+        lesson.buy(count)
+        student = lesson.grow(count, 20, count).student
+        assert student is not None
+    order = np.argsort(-table["job"].map(worth).to_numpy(), kind="stable")  # cooks come first
+    rows, turned = game.rows(table), game.rows(table.iloc[order])
+    assert (turned.table.matrix[:, 0] != rows.table.matrix[order, 0]).any()
+    for found, known in (
+        (student.values(turned, everyone), student.values(rows, everyone)[order]),
+        (student.shapley(turned), student.shapley(rows)[order]),
+    ):
+        np.testing.assert_allclose(found, known, atol=1e-5)
+    strangers = pd.DataFrame({"job": ["diver", "cook"], "age": [0.5, 0.5]})
+    assert np.isfinite(student.shapley(game.rows(strangers))).all()
+
+
 @pytest.mark.parametrize("kind", ["background", "groups", "classes", "missing"])
 def test_any_game(kind: str) -> None:
     generator = np.random.default_rng(2)

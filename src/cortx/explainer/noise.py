@@ -36,8 +36,9 @@ coalitions, whose spread has 15 degrees of freedom."""
 MOST_CORRECTED, CORRECTED = 4.0, 0.5
 """By how much the mean square of drawn errors may be corrected at most, and how much of it is, in logarithms: measured,
 errors come out too small without, and too large with all of it."""
-SMALLEST_UNIT = 1e-140
-"""Sizes of rows are not taken for less, so that their squares are above zero."""
+SMALLEST_UNIT = 0.5
+"""The expected errors of a row are not taken for less than this share of what is usual: a single row whose errors are
+expected to be far too small would otherwise tell alone how large those of all rows are."""
 SMALLEST_SHARE = 0.05
 """No player's errors are taken for less than this share of the mean square of all."""
 TINY = 1e-300
@@ -111,7 +112,7 @@ class _Law:
         variance = pooled(np.where(noisy, variance, 0.0))
         sizes = np.where(noisy, seen.sizes[..., output], 1.0)
         units = _row_sizes(sizes, noisy) if seen.units is None else seen.units[:, output]
-        weight = np.where(noisy, 1 / np.square(np.maximum(units, SMALLEST_UNIT))[:, None], 0.0)
+        weight = np.where(noisy, 1 / np.square(np.maximum(units, _smallest(units, noisy)))[:, None], 0.0)
         sizes = _usual_sizes(values, variance, sizes, weight)
         noise = np.sqrt(variance)
         return _Law(values, noisy, sizes, noise, *_fit(values / sizes, noise / sizes, noisy), weight)
@@ -149,6 +150,12 @@ def _row_sizes(sizes: Array, noisy: BoolArray) -> Array:
     count = noisy.sum(axis=1)
     mean = np.where(noisy, np.square(sizes), 0.0).sum(axis=1) / np.maximum(1, count)
     return np.sqrt(np.where(count > 0, mean, 1.0))
+
+
+def _smallest(units: Array, noisy: BoolArray) -> float:
+    """What `units`, (rows,), are not taken for less than."""
+    told = units[noisy.any(axis=1) & (units > 0)]
+    return SMALLEST_UNIT * float(np.median(told)) if len(told) else 1.0
 
 
 def _usual_sizes(values: Array, variance: Array, sizes: Array, weight: Array) -> Array:

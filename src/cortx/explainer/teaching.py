@@ -181,6 +181,8 @@ class _Lesson:
         self.features, self.config, self.seed, self.device = features, config, seed, device
         named, self.place = np.unique(pairs.row, return_inverse=True)  # a large table has many rows without pairs
         self.codes = torch.from_numpy(rows.table.matrix[named]).to(device)
+        assert isinstance(rows.table.schema, Schema)
+        self.schema = rows.table.schema
         self.values = np.zeros((len(pairs), 2, game.n_outputs), dtype=np.float32)
         self.bought = 0
         self.seconds = 0.0
@@ -219,7 +221,7 @@ class _Lesson:
             train_student(network, values, max(1, steps), seed=self.seed, screen=last, show=self.show)
         network.requires_grad_(False)
         self.seconds += perf_counter() - started
-        student = NetworkStudent(network, self.game.base_values, self.seed)
+        student = NetworkStudent(network, self.schema, self.game.base_values, self.seed)
         inputs = self.inputs or self.features
         guesses = network if inputs is self.features else None  # gradients are those of the explainer's own inputs
         return Taught(student, inputs, self._unexplained(student, count), count, self.seconds, student, guesses)
@@ -260,7 +262,7 @@ class _Lesson:
         seed = stream_seed(self.seed, "boosted trees")
         forest = grow(masked.reshape(len(targets), -1), targets, rounds, seed)
         reference = self.features.reference.cpu().numpy()
-        student = ForestStudent(forest, players, absent, reference, game.base_values)
+        student = ForestStudent(forest, players, absent, reference, self.schema, game.base_values)
         inputs = self.inputs or with_steps(self.features, forest_steps(forest))
         self.seconds += perf_counter() - started
         return Taught(student, inputs, self._unexplained(student, count), count, self.seconds, student)

@@ -17,6 +17,7 @@ from cortx.games import GameSpec, Rows
 from cortx.games.forest import Forest
 from cortx.games.game import table_of
 from cortx.games.tree_readers import read_sklearn_histogram
+from cortx.tables import Schema
 from cortx.threads import openmp
 from cortx.training.tree_teacher import CHEAP, exact_labels, most_asked, most_labels
 
@@ -39,12 +40,14 @@ class ForestStudent:
     kind: ClassVar[str] = "trees"
 
     forest: Forest
-    """Of encoded rows of the game's table."""
+    """Of encoded rows."""
     column_player: IntArray
     absent: Array
     """(1, columns): the reference; with a background all is missing."""
     reference: Array
     """(columns,) what makes no difference in a column; infinity if everything does."""
+    schema: Schema
+    """Of the table that it learned from: what its codes of categories mean."""
     base_values: Array
     """v(none) of the game, (outputs,)."""
 
@@ -57,6 +60,9 @@ class ForestStudent:
         """Its trees, ready to explain rows."""
         return TreeValues(self.forest, self.column_player, self.n_players, self.absent)
 
+    def _inputs_of(self, rows: Rows) -> Array:
+        return self._inputs(table_of(rows, "a student").coded_like(self.schema))
+
     def _inputs(self, matrix: Array) -> Array:
         """Rows in which players that equal their reference are absent."""
         changed = (matrix != self.reference) & ~(np.isnan(matrix) & np.isnan(self.reference))
@@ -65,13 +71,12 @@ class ForestStudent:
 
     def values(self, rows: Rows, coalitions: BoolArray) -> Array:
         """v(S), (rows, k, outputs), for coalitions (k, players) or (rows, k, players)."""
-        inputs = self._inputs(table_of(rows, "a student").matrix)
-        found = masked_outputs(self.forest, self.column_player, inputs, coalitions, self.absent)
+        found = masked_outputs(self.forest, self.column_player, self._inputs_of(rows), coalitions, self.absent)
         return self.base_values + found - self.explained.base_values
 
     def shapley(self, rows: Rows) -> Array:
         """Exact Shapley values of its own game, (rows, players, outputs)."""
-        found = self.explained.values(self._inputs(table_of(rows, "a student").matrix))
+        found = self.explained.values(self._inputs_of(rows))
         # Rounding is shared out, or rows near the reference would not add up.
         ends = self.values(rows, np.stack([np.zeros_like(rows.active), rows.active], axis=1))
         return adding_up(np.where(rows.active[..., None], found, 0.0), ends[:, 1] - ends[:, 0], rows.active)
@@ -116,7 +121,8 @@ class ForestStudent:
         reference = tensors["reference"].numpy()
         if reference.shape != (columns,):
             raise ValueError("the reference of the student has another number of columns")
-        return cls(forest, spec.players.column_player, absent, reference, spec.base_values)
+        assert isinstance(spec.schema, Schema)
+        return cls(forest, spec.players.column_player, absent, reference, spec.schema, spec.base_values)
 
 
 _FOREST_ARRAYS = tuple(part.name for part in fields(Forest) if part.name not in ("single", "allows_missing"))

@@ -16,8 +16,10 @@ from cortx.errors import InputError
 from cortx.estimators.block import adding_up
 from cortx.estimators.free import Design, Interactions, design_size, fit_interactions, make_design, random_pairs
 from cortx.games import GameSpec, Rows
+from cortx.games.game import table_of
 from cortx.progress import progress_bar
 from cortx.seeding import stream_seed, torch_generator
+from cortx.tables import Schema
 from cortx.training.encoders import make_network
 from cortx.training.features import TableFeatures, differs
 from cortx.training.finetune import rate
@@ -360,6 +362,8 @@ class NetworkStudent:
     kind: ClassVar[str] = "network"
 
     network: StudentNetwork
+    schema: Schema
+    """Of the table that it learned from: what its codes of categories mean."""
     base_values: Array
     seed: int
 
@@ -380,7 +384,8 @@ class NetworkStudent:
         players, absent = torch.from_numpy(spec.players.column_player), torch.from_numpy(spec.absent)
         network = StudentNetwork(features, players, absent, len(spec.base_values), config, 0)
         network.load_state_dict(tensors)
-        return cls(network.eval().requires_grad_(False), spec.base_values, int(facts["seed"]))
+        assert isinstance(spec.schema, Schema)
+        return cls(network.eval().requires_grad_(False), spec.schema, spec.base_values, int(facts["seed"]))
 
     @property
     def most_asked(self) -> int | None:
@@ -401,7 +406,7 @@ class NetworkStudent:
         return self.network.totals(codes)
 
     def _codes(self, rows: Rows) -> Tensor:
-        return torch.from_numpy(rows.table.matrix).to(self.network.device)
+        return torch.from_numpy(table_of(rows, "a student").coded_like(self.schema)).to(self.network.device)
 
     @torch.inference_mode()
     def values(self, rows: Rows, coalitions: BoolArray) -> Array:
