@@ -8,8 +8,8 @@
 One run is one fit in a process of its own, on one thread, and leaves one small JSON file in FOLDER/parts. `truth` makes
 the true values of a problem's test rows once, and keeps them in FOLDER; a run makes them if they are not there. `jobs`
 prints the arguments of all runs, a line each: ``... jobs | xargs -P 16 -L 1 python -m benchmarks.taught run --out
-FOLDER``. `collect` makes benchmarks/results/taught.json of all parts, and the tables of docs/results.md. ``--tiny``
-tries it all in seconds.
+FOLDER``. `collect` writes all parts into benchmarks/results/taught.json, in place of the records of the same fits, and
+makes the tables of docs/results.md. ``--tiny`` tries it all in seconds.
 
 Everything is scored on all test rows. True values are exact (Census, the boosted trees, the classes, the kernel
 models), or sampled, with their relative standard error beside them; they are nobody's cost. Coverage of the 90% bounds
@@ -403,6 +403,18 @@ def collect(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return records
 
 
+def in_place(records: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`records` and those of `kept` that are of other fits, in the order of problems, methods and budgets."""
+    order = {name: place for place, name in enumerate(PROBLEMS)}
+
+    def fit(record: dict[str, Any]) -> Job:
+        return record["problem"], record["method"], record["budget"]
+
+    new = {fit(record) for record in records}
+    both = [*records, *(record for record in kept if fit(record) not in new)]
+    return sorted(both, key=lambda record: (order[record["problem"]], *fit(record)[1:]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -427,7 +439,8 @@ def main() -> None:
         print("\n".join(jobs(given.group, given.seeds)))
     elif given.command == "collect":
         parts = [json.loads(path.read_text()) for path in sorted((given.folder / "parts").glob("*.json"))]
-        records = collect(parts)
+        path = given.out / "taught.json"
+        records = in_place(collect(parts), json.loads(path.read_text()) if path.exists() else [])
         write("taught", records, given.out)
         if given.out == RESULTS:
             tables.update(DOCS / "results.md", "taught", render(records))

@@ -524,6 +524,38 @@ def test_a_refit_starts_from_what_is_known() -> None:
     assert (np.linalg.norm(shown.values - truth, axis=1) <= shown.error_bound).mean() > 0.75
 
 
+def test_functions_with_kinks_are_learned_by_a_network_of_relu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where much is missed both kinds are trained, and values that neither saw choose."""
+    monkeypatch.setattr(teaching, "ROUGH", 0.0)
+    generator = np.random.default_rng(8)
+    table, weights = generator.normal(size=(400, 5)), generator.normal(size=(5, 12))
+
+    def kinks(x: np.ndarray) -> np.ndarray:
+        return np.maximum(x @ weights, 0) @ np.where(np.arange(12) % 2, 1.0, -1.0)
+
+    def smooth(x: np.ndarray) -> np.ndarray:
+        return np.sin(x[:, 0] + x[:, 1]) + x[:, 2] * np.tanh(x[:, 3] + x[:, 4])
+
+    for model, rectified in ((smooth, False), (kinks, True)):
+        with caplog.at_level(logging.INFO, logger="cortx"):
+            explainer = cortx.CoRTX(taught_recipe(steps=1_500)).fit(
+                cortx.Game(model, reference=table, categorical=()), table, budget=8_000, progress=False
+            )
+        student = explainer.fitted.student
+        assert isinstance(student, NetworkStudent)
+        assert student.network.config.rectified == rectified
+    assert "a network of ReLU misses" in caplog.text
+    explainer.save(tmp_path / "kinks.cortx")
+    again = cortx.load(tmp_path / "kinks.cortx", kinks)
+    np.testing.assert_array_equal(again.explain(table[:9]).values, explainer.explain(table[:9]).values)
+    rows = again.game.rows(table[:9])
+    np.testing.assert_array_equal(again.fitted.student.shapley(rows), student.shapley(rows))
+    again.refit(cortx.Game(lambda x: 2 * kinks(x), reference=table, categorical=()), table, budget=3_000)
+    assert again.fitted.student.network.config.rectified
+
+
 def test_a_refit_is_of_the_same_game(fits: dict[str, Any]) -> None:
     table = np.random.default_rng(0).normal(size=(400, N)).astype(np.float32)
     explainer, game = fits["student"][0], fits["student"][2]

@@ -37,6 +37,12 @@ def test_parts_become_means_over_seeds() -> None:
         taught.collect([part(0), part(0)])
 
 
+def test_new_records_take_the_place_of_those_of_the_same_fits() -> None:
+    older = taught.collect([part(0, l2=0.5), {**part(0, l2=0.7), "budget": 65_000}])
+    records = taught.in_place(taught.collect([part(1, l2=0.1)]), older)
+    assert [(r["budget"], r["value"]) for r in records if r["metric"] == "l2"] == [(20_000, 0.1), (65_000, 0.7)]
+
+
 def test_every_job_is_one_that_can_be_run() -> None:
     for line in taught.jobs(list(taught.GROUPS), (0,)):
         _, problem, _, method, _, budget, _, seed = line.split()

@@ -418,7 +418,7 @@ class CoRTX:
         """Error on the validation labels, which trained nothing; without a student they chose the epoch.
 
         ``l2`` is the mean distance, ``relative_l2`` the same as a share of the labels' mean norm, ``label_norm``:
-        NaN where that is zero, as for a constant model. Documents in JSON have null instead.
+        NaN where that is zero, as for a constant model. Portable folders and the server have null instead.
         """
         return self.fitted.quality
 

@@ -202,7 +202,7 @@ def _layers(graph: Graph, module: nn.Module, x: str) -> str:
         case nn.Identity():
             return x
         case ResidualBlock():
-            return graph("Add", x, _layers(graph, nn.Sequential(module.first, nn.SiLU(), module.second), x))
+            return graph("Add", x, _layers(graph, nn.Sequential(module.first, module.activation, module.second), x))
         case nn.Conv2d():
             bias = [] if module.bias is None else [_array(module.bias)]
             (tall, wide), strides = (int(n) for n in module.padding), [int(n) for n in module.stride]
@@ -265,19 +265,22 @@ def _path(graph: Graph, path: PathGradients, inputs: str, active: str) -> tuple[
         away = graph("Mul", away, graph("MatMul", present, _array(path.members).T))
         whole = graph("Add", graph("MatMul", away, own.T), graph("MatMul", present, presence.T))
     # One block of rows for each point: (k, n, width).
-    hidden = graph("Add", graph("Mul", graph("Unsqueeze", whole, np.array([0])), points[:, None, None]),
-                   own @ base + _array(first.bias))  # fmt: skip
+    sums = graph("Add", graph("Mul", graph("Unsqueeze", whole, np.array([0])), points[:, None, None]),
+                 own @ base + _array(first.bias))  # fmt: skip
+    activated = _relu if path.rectified else _silu
+    hidden = graph("Relu", sums) if path.rectified else sums
     slopes = []
     for block in blocks:
-        inner = _linear_alone(graph, block.first, hidden)
-        share = graph("Sigmoid", inner)
-        slopes.append(_silu_slope(graph, inner, share))
-        hidden = graph("Add", hidden, _linear_alone(graph, block.second, graph("Mul", inner, share)))
-    slope = graph("Unsqueeze", _silu_slope(graph, hidden, graph("Sigmoid", hidden)), np.array([0]))
+        inner, slope = activated(graph, _linear_alone(graph, block.first, hidden))
+        slopes.append(slope)
+        hidden = graph("Add", hidden, _linear_alone(graph, block.second, inner))
+    slope = graph("Unsqueeze", activated(graph, hidden)[1], np.array([0]))
     gradient = graph("Mul", slope, _array(last.weight)[:, None, None, :])  # (outputs, k, n, width)
     for block, of_block in zip(reversed(blocks), reversed(slopes), strict=True):
         back = graph("Mul", graph("MatMul", gradient, _array(block.second.weight)), of_block)
         gradient = graph("Add", gradient, graph("MatMul", back, _array(block.first.weight)))
+    if path.rectified:
+        gradient = graph("Mul", gradient, graph("Unsqueeze", _relu(graph, sums)[1], np.array([0])))
     added = graph("MatMul", graph("Mul", graph("MatMul", gradient, own), away), _array(path.members))
     if path.averaged:
         added = graph("Add", added, graph("Mul", graph("MatMul", gradient, presence), present))
@@ -292,10 +295,16 @@ def _linear_alone(graph: Graph, layer: nn.Linear, x: str) -> str:
     return graph("Add", graph("MatMul", x, _array(layer.weight).T), _array(layer.bias))
 
 
-def _silu_slope(graph: Graph, x: str, share: str) -> str:
-    """The derivative of SiLU at x, whose sigmoid is `share`."""
-    one = np.array(1, dtype=np.float32)
-    return graph("Mul", share, graph("Add", one, graph("Mul", x, graph("Sub", one, share))))
+def _silu(graph: Graph, x: str) -> tuple[str, str]:
+    """SiLU of x and its derivative there; onnxruntime leaves out what nothing uses."""
+    one, share = np.array(1, dtype=np.float32), graph("Sigmoid", x)
+    slope = graph("Mul", share, graph("Add", one, graph("Mul", x, graph("Sub", one, share))))
+    return graph("Mul", x, share), slope
+
+
+def _relu(graph: Graph, x: str) -> tuple[str, str]:
+    """ReLU of x and its derivative there."""
+    return graph("Relu", x), graph("Cast", graph("Greater", x, np.array(0, dtype=np.float32)), to=FLOAT)
 
 
 def _head(

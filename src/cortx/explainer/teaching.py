@@ -50,6 +50,8 @@ ROUNDS_FROM = 20_000
 """Pairs from which a quarter of them is tried before a half: below, that says little."""
 TRIAL, LEAST_TRIAL = 8, 300
 """Trials train for one of so many steps, and for so many at least."""
+ROUGH, ROUGH_DECAY = 0.05, 0.3
+"""Where a network leaves this share of unseen values unexplained one of ReLU is trained too, with this weight decay."""
 GENTLE = 3
 """A student that starts from an earlier one learns at one of so many parts of the rate."""
 MIXED, MASKED = 0.3, 0.3
@@ -143,7 +145,10 @@ def teach(
     student best.
     """
     if start is not None:  # at the full rate it would forget what it starts from
-        config = replace(config, steps=max(1, config.steps // 2), learning_rate=config.learning_rate / GENTLE)
+        config = replace(
+            config, steps=max(1, config.steps // 2), learning_rate=config.learning_rate / GENTLE,
+            rectified=start.config.rectified, weight_decay=start.config.weight_decay,
+        )  # fmt: skip
     lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show, start, inputs)
     count = len(pairs)
     for share in (4, 2) if count >= ROUNDS_FROM else (2,):
@@ -205,14 +210,15 @@ class _Lesson:
                 advance(part.stop - part.start, f"{self.game.evaluations:,} evaluations")
         self.bought = count
 
-    def train(self, count: int, steps: int, *, last: bool = True) -> Taught:
+    def train(self, count: int, steps: int, *, last: bool = True, config: StudentConfig | None = None) -> Taught:
         """A student of the first `count` pairs; only the `last` one labels rows."""
+        config = config or self.config
         self.buy(count)
         started = perf_counter()
         absent = torch.from_numpy(self.game.absent)
         players = torch.from_numpy(self.game.players.column_player)
         own_inputs = deepcopy(self.features)  # each network moves to the device alone
-        network = StudentNetwork(own_inputs, players, absent, self.game.n_outputs, self.config, self.seed)
+        network = StudentNetwork(own_inputs, players, absent, self.game.n_outputs, config, self.seed)
         if self.start is not None:
             network.layers.load_state_dict(self.start.layers.state_dict())
         network.to(self.device)
@@ -232,6 +238,8 @@ class _Lesson:
         Trees are grown in full only at `last`, and no longer tried once they are far behind.
         """
         network = self.train(count, steps, last=last)
+        if last and self.start is None and ROUGH < network.unexplained < np.inf:
+            network = self._smooth_or_not(network, steps)
         if not self.tries_trees or network.unexplained < SETTLED or np.isinf(network.unexplained):
             return network  # good enough, or nothing to compare by
         trees = self.grow(min(count, TRIED_PAIRS), TRIED_ROUNDS, count)
@@ -246,6 +254,16 @@ class _Lesson:
                 100 * trees.unexplained, 100 * network.unexplained,
             )  # fmt: skip
         return replace(trees if trees.unexplained < network.unexplained else network, seconds=self.seconds)
+
+    def _smooth_or_not(self, smooth: Taught, steps: int) -> Taught:
+        """The better one of a smooth network and one of ReLU, which is trained now."""
+        config = replace(self.config, rectified=True, weight_decay=ROUGH_DECAY)
+        rectified = self.train(smooth.pairs, steps, config=config)
+        logger.info(
+            "of values that they never saw, a network of ReLU misses %.2g%% and a smooth one %.2g%%: the better one is "
+            "the student", 100 * rectified.unexplained, 100 * smooth.unexplained,
+        )  # fmt: skip
+        return replace(min(rectified, smooth, key=lambda taught: taught.unexplained), seconds=self.seconds)
 
     def grow(self, learned: int, rounds: int, count: int) -> Taught:
         """Boosted trees that learn from the first `learned` pairs, judged by those held out of the first `count`."""

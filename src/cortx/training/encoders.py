@@ -12,11 +12,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from cortx.errors import InputError
 
-Kind = Literal["mlp", "residual", "resnet18", "decoder"]
+Kind = Literal["mlp", "residual", "rectified", "resnet18", "decoder"]
 KINDS = {"encoder": ("mlp", "residual", "resnet18"), "head": ("mlp", "residual", "decoder")}
 
 
@@ -113,23 +112,32 @@ def mlp(sizes: Sequence[int], generator: torch.Generator) -> nn.Sequential:
 
 
 class ResidualBlock(nn.Module):
-    """x + W2 SiLU(W1 x)."""
+    """x + W2 SiLU(W1 x), or ReLU where it is `rectified`."""
 
-    def __init__(self, width: int, generator: torch.Generator) -> None:
+    def __init__(self, width: int, generator: torch.Generator, *, rectified: bool = False) -> None:
         super().__init__()
         self.first = linear(width, width, generator)
         self.second = linear(width, width, generator)
+        self.activation = nn.ReLU() if rectified else nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = x + self.second(F.silu(self.first(x)))
+        result: Tensor = x + self.second(self.activation(self.first(x)))
         return result
 
 
 def make_network(
     kind: Kind, inputs: int, width: int, depth: int, outputs: int, generator: torch.Generator
 ) -> nn.Sequential:
-    """(rows, inputs) to (rows, outputs): `depth` layers of an "mlp", or `depth` residual blocks between two layers."""
+    """(rows, inputs) to (rows, outputs): `depth` layers of an "mlp", or `depth` residual blocks between two layers.
+
+    Blocks of a "rectified" network see what ReLU leaves of the first layer.
+    """
     if kind == "mlp":
         return mlp([inputs, *[width] * (depth - 1), outputs], generator)
-    blocks = [ResidualBlock(width, generator) for _ in range(depth)]
-    return nn.Sequential(linear(inputs, width, generator), *blocks, nn.SiLU(), linear(width, outputs, generator))
+    rectified = kind == "rectified"
+    first = linear(inputs, width, generator)
+    blocks = [ResidualBlock(width, generator, rectified=rectified) for _ in range(depth)]
+    last = linear(width, outputs, generator)
+    if rectified:
+        return nn.Sequential(first, nn.ReLU(), *blocks, nn.ReLU(), last)
+    return nn.Sequential(first, *blocks, nn.SiLU(), last)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cortx.training.encoders import ResidualBlock, linear
+from cortx.training.encoders import Kind, ResidualBlock, make_network
 
 if TYPE_CHECKING:
     from cortx.training.student import StudentNetwork
@@ -36,7 +36,7 @@ class PathGradients(nn.Module):
     weights: Tensor  # (k,) of the points, which add up to one
 
     def __init__(self, layers: nn.Sequential, buffers: dict[str, Tensor]) -> None:
-        """`layers` are a student's: a linear layer, residual blocks, SiLU, a linear layer."""
+        """`layers` are a student's, "residual" or "rectified" (`make_network`)."""
         super().__init__()
         self.layers = layers.requires_grad_(False)
         for name, tensor in buffers.items():
@@ -63,19 +63,24 @@ class PathGradients(nn.Module):
         if len(outer) != 2:
             raise ValueError("the gradients' network must begin and end with one layer")
         (width, inputs), outputs = outer[0].shape, outer[1].shape[0]
-        generator = torch.Generator()
-        blocks = [ResidualBlock(width, generator) for _ in _numbers(tensors, ".first.weight", dots=3)]
-        layers = nn.Sequential(linear(inputs, width, generator), *blocks, nn.SiLU(), linear(width, outputs, generator))
+        blocks = _numbers(tensors, ".first.weight", dots=3)
+        kind: Kind = "rectified" if blocks[:1] == [2] else "residual"  # ReLU stands before the first block
+        layers = make_network(kind, inputs, width, len(blocks), outputs, torch.Generator())
         names = ("base", "members", "scale", "unit", "points", "weights")
         return cls(layers, {name: tensors[name] for name in names})
 
     @property
     def parts(self) -> tuple[nn.Linear, list[ResidualBlock], nn.Linear]:
         """The first layer, the blocks, and the last layer."""
-        first, *blocks, _, last = self.layers
+        first, *blocks, last = self.layers
         assert isinstance(first, nn.Linear)
         assert isinstance(last, nn.Linear)
         return first, [block for block in blocks if isinstance(block, ResidualBlock)], last
+
+    @property
+    def rectified(self) -> bool:
+        """Whether the student's network is one of ReLU."""
+        return isinstance(self.layers[-2], nn.ReLU)
 
     @property
     def width(self) -> int:
@@ -102,15 +107,18 @@ class PathGradients(nn.Module):
             away = away * (present @ self.members.T)
             whole = away @ own.T + present @ presence.T
         start = F.linear(self.base, own, first.bias)
-        hidden = start + self.points[:, None, None] * whole  # (k, rows, width)
+        sums = start + self.points[:, None, None] * whole  # (k, rows, width)
+        hidden, slope_of = (F.relu(sums), _relu_slope) if self.rectified else (sums, _silu_slope)
         slopes = []
         for block in blocks:
             inner = block.first(hidden)
-            slopes.append(_silu_slope(inner))
-            hidden = hidden + block.second(F.silu(inner))
-        gradient = last.weight[:, None, None, :] * _silu_slope(hidden)  # (outputs, k, rows, width)
+            slopes.append(slope_of(inner))
+            hidden = hidden + block.second(block.activation(inner))
+        gradient = last.weight[:, None, None, :] * slope_of(hidden)  # (outputs, k, rows, width)
         for block, slope in zip(reversed(blocks), reversed(slopes), strict=True):
             gradient = gradient + ((gradient @ block.second.weight) * slope) @ block.first.weight
+        if self.rectified:
+            gradient = gradient * _relu_slope(sums)
         added = ((gradient @ own) * away) @ self.members  # (outputs, k, rows, players)
         if self.averaged:
             added = added + (gradient @ presence) * present
@@ -120,6 +128,11 @@ class PathGradients(nn.Module):
         """The first guess of the values, (rows, players, outputs), from what `forward` says."""
         added = seen.view(len(seen), len(self.points), self.n_players, len(self.scale))
         return torch.einsum("rkpo,k->rpo", added, self.weights) * self.unit
+
+
+def _relu_slope(x: Tensor) -> Tensor:
+    """The derivative of ReLU."""
+    return (x > 0).to(x.dtype)
 
 
 def _silu_slope(x: Tensor) -> Tensor:

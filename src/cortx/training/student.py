@@ -70,6 +70,9 @@ class StudentConfig:
     """Values v(S) of the student that all these labels may take; the rows of the table come first."""
     trees: bool = True
     """Whether boosted trees teach where they predict unseen values better than the network."""
+    rectified: bool = False
+    """Whether the network is one of ReLU: functions with kinks need one, smooth ones are learned better without. A
+    student that misses much is trained in both ways, and the better one teaches."""
     path_points: int = 3
     """Points at which the explainer asks the student for its gradients (`PathGradients`); 0: it does not."""
 
@@ -159,7 +162,9 @@ class StudentNetwork(nn.Module):
             self.register_buffer(name, tensor)
         width = features.width + (self.n_players if self.averaged else 0)
         generator = torch_generator(seed, "student")
-        self.layers = make_network("residual", width, config.width, config.depth, n_outputs, generator)
+        self.layers = make_network(
+            "rectified" if config.rectified else "residual", width, config.width, config.depth, n_outputs, generator
+        )
         self._designs: dict[tuple[bytes, int, int], Design] = {}
 
     @property

@@ -69,7 +69,7 @@ class Runner:
             return self._together(version, batch)
         except Exception as error:
             if len(batch) == 1:
-                return [self._own_error(error, version)]
+                return [self._own_error(error, batch[0])]
         # Somebody's rows cannot be worked on: halves are tried until only those fail. A model that fails late, after a
         # time-out of its own, must not be asked for those who have gone.
         now = monotonic()
@@ -81,10 +81,10 @@ class Runner:
                     results[i] = result
         return results
 
-    def _own_error(self, error: Exception, version: Version) -> HttpError:
-        if isinstance(error, OtherOutputs):
+    def _own_error(self, error: Exception, work: Work) -> HttpError:
+        if isinstance(error, OtherOutputs) and work.outputs is not None:
             return HttpError(400, "'outputs' are not those of this artifact's trees; leave them out")
-        self._failed(error, version.name)
+        self._failed(error, work.version.name)
         kind = type(error.__cause__ or error).__name__
         if isinstance(error, CortxError):
             return HttpError(500, f"the model or its explainer failed on these rows ({kind})", (), "model")
