@@ -95,8 +95,8 @@ def test_products_of_factors_have_the_values_of_enumeration() -> None:
         np.testing.assert_allclose(product_values(present, absent, weights), labels.values[0], atol=1e-12)
 
 
-def test_true_values_of_a_support_vector_machine_add_up() -> None:
-    table = unseen.claims()
+def test_true_values_of_a_gaussian_process_add_up() -> None:
+    table = unseen.cells()
     some = table.test[:3]
     difference = table.game.outputs_of(table.game.rows(some).table)[:, 0] - table.game.base_values[0]
     np.testing.assert_allclose(table.exact(some).sum(axis=1), difference, atol=1e-9)
