@@ -227,6 +227,7 @@ def run(name: str, method: str, budget: int, seed: int, place: Place) -> dict[st
     part = {
         "problem": name, "setting": problem.setting, "method": method, "budget": budget, "seed": seed,
         "scores": scores, "hardware": hardware(place.device), "versions": versions(), "device": place.device,
+        "tiny": place.tiny,
         "test_rows": len(problem.truth), "truth_error": problem.truth_error, **facts,
     }  # fmt: skip
     write_json(place.folder / "parts" / f"{name}-{method}-{budget}-{seed}-{place.device}.json", part)
@@ -404,14 +405,17 @@ def collect(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def in_place(records: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`records` and those of `kept` that are of other fits, in the order of problems, methods and budgets."""
+    """`records` and those of `kept` that are of other fits, in the order of problems, methods and budgets.
+
+    Records of problems that are there no more are left out.
+    """
     order = {name: place for place, name in enumerate(PROBLEMS)}
 
     def fit(record: dict[str, Any]) -> Job:
         return record["problem"], record["method"], record["budget"]
 
     new = {fit(record) for record in records}
-    both = [*records, *(record for record in kept if fit(record) not in new)]
+    both = [*records, *(record for record in kept if fit(record) not in new and record["problem"] in order)]
     return sorted(both, key=lambda record: (order[record["problem"]], *fit(record)[1:]))
 
 
@@ -439,6 +443,9 @@ def main() -> None:
         print("\n".join(jobs(given.group, given.seeds)))
     elif given.command == "collect":
         parts = [json.loads(path.read_text()) for path in sorted((given.folder / "parts").glob("*.json"))]
+        if any(part.get("tiny") for part in parts) and given.out == RESULTS:
+            raise SystemExit("these are parts of --tiny runs, which are no results; collect them with --out FOLDER")
+        parts = [part for part in parts if part["problem"] in PROBLEMS]
         path = given.out / "taught.json"
         records = in_place(collect(parts), json.loads(path.read_text()) if path.exists() else [])
         write("taught", records, given.out)

@@ -36,9 +36,8 @@ def render(records: Sequence[dict[str, Any]]) -> str:
         bounded = [(key, fits[key]) for key in order if f"{SPLITS}coverage, rows" in fits[key]]
         if bounded:
             parts.append(_bounds(bounded))
-    first = records[0]
-    machines = list(dict.fromkeys(record["hardware"] for record in records))
-    parts.append(f"Measured with {first['versions']} on {'; '.join(machines)}; trainings on one thread.")
+    versions, machines = ("; ".join(dict.fromkeys(r[fact] for r in records)) for fact in ("versions", "hardware"))
+    parts.append(f"Measured with {versions} on {machines}; trainings on one thread.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -69,7 +69,7 @@ def meters() -> Unseen:
     target += np.maximum(x[7] * x[8], -1) + 2 * np.tanh(x[9]) * x[10] + 0.1 * x[3] - 0.5 * x[11] ** 2
     target += 0.4 * x[12:].sum(axis=0) + 0.5 * rng.normal(size=n)
     train, test = rows[:-TEST_ROWS], rows[-TEST_ROWS:]
-    network = MLPRegressor((64, 64), early_stopping=True, random_state=5)
+    network = MLPRegressor(hidden_layer_sizes=(64, 64), early_stopping=True, random_state=5)
     model = make_pipeline(StandardScaler(), network).fit(train, target[:-TEST_ROWS])
     return Unseen(cortx.Game(model, reference=train, categorical=()), train, test, 24_000)
 

@@ -165,14 +165,16 @@ class Table:
         return Table(self.matrix[index], self.schema)
 
     def coded_like(self, schema: Schema) -> Matrix:
-        """The matrix in the codes of another schema of the same columns; categories it lacks come after its own."""
+        """The matrix in the codes of another schema of the same columns; categories it lacks are beyond its own."""
         matrix = self.matrix
         for j, (own, other) in enumerate(zip(self.schema.columns, schema.columns, strict=True)):
-            if not own.coded or own.values is other.values or own.values == other.values[: len(own.values)]:
+            if not own.coded or own.values is other.values:
                 continue
             known = {_key(value): code for code, value in enumerate(other.values)}
             more = len(other.values)
             codes = [known.get(_key(value), more + code) for code, value in enumerate(own.values)]
+            if codes == list(range(len(codes))):
+                continue
             if matrix is self.matrix:
                 matrix = matrix.copy()
             matrix[:, j] = np.array(codes, dtype=np.float64)[self.matrix[:, j].astype(np.int64)]

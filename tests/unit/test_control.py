@@ -250,12 +250,18 @@ def test_tens_of_evaluations_calibrate(fitted: Any) -> None:
     own.calibrate(rows, row_budget=33)
     spent = own.costs_["calibration"]["evaluations"]
     assert spent <= len(rows) * (33 + 32)  # a label, and one round of refinement
+    assert own.costs_["total_evaluations"] == explainer.costs_["total_evaluations"] + spent
+    with pytest.raises(InputError, match=r"a number between 0 and 1, got '0\.9'"):
+        own.explain(rows[:3], confidence="0.9")
     shown = own.explain(truth.data, confidence=0.9)
     within = np.linalg.norm(truth.values - shown.values, axis=1) <= shown.error_bound
     inside = ((truth.values >= shown.lower_bounds) & (truth.values <= shown.upper_bounds)).all(axis=1)
     assert 0.85 <= within.mean() <= 0.96  # one split: the luck of 200 rows
     assert 0.85 <= inside.mean() <= 0.96
     own.calibrate(rows)
+    again = own.costs_["calibration"]["evaluations"]
+    assert len(rows) * 257 < again <= len(rows) * (257 + 256)
+    assert own.costs_["total_evaluations"] == explainer.costs_["total_evaluations"] + spent + again
     precise = own.explain(truth.data, confidence=0.9)
     assert np.median(shown.error_bound) < 1.3 * np.median(precise.error_bound)
 
@@ -266,6 +272,10 @@ def test_labels_of_too_few_values_are_refused(fitted: Any) -> None:
     assert np.isfinite(labels.variance).all()
     with pytest.raises(InputError, match="30 of 30 calibration labels have no standard errors"):
         copy(explainer).calibrate(labels)
+    asked = explainer.game.evaluations
+    with pytest.raises(InputError, match="from 33 evaluations a row on"):
+        copy(explainer).calibrate(rows[:30], row_budget=32)
+    assert explainer.game.evaluations == asked
 
 
 def test_refined_rows_start_from_the_student(fitted: Any) -> None:

@@ -20,15 +20,13 @@ from cortx.training.student import StudentConfig, StudentNetwork
 COLUMNS = 4
 
 
-def make_student(
-    n_outputs: int = 2, background: int = 1, points: int = 3, *, rectified: bool = False
-) -> StudentNetwork:
+def make_student(n_outputs: int = 2, background: int = 1, points: int = 3, *, sharp: bool = False) -> StudentNetwork:
     """Of 4 columns and 3 players, with weights that are drawn and not trained."""
     rows = np.random.default_rng(0).normal(size=(50, COLUMNS))
     schema = cortx.Game(lambda x: x.sum(axis=1), background=rows).rows(rows).table.schema
     absent = rows[:background]
     features = fit_features(rows, schema.columns, absent, FeatureConfig())
-    config = StudentConfig(width=16, depth=2, path_points=points, rectified=rectified)
+    config = StudentConfig(width=16, depth=2, path_points=points, sharp=sharp)
     student = StudentNetwork(
         features, torch.tensor([0, 1, 1, 2]), torch.from_numpy(absent), n_outputs, config, seed=0
     ).requires_grad_(False)
@@ -44,10 +42,10 @@ def contributions(student: StudentNetwork, codes: torch.Tensor, t: float) -> tor
     return torch.stack(parts, dim=-1)
 
 
-@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize("sharp", [False, True])
 @pytest.mark.parametrize("background", [1, 3])
-def test_gradients_are_those_of_the_student(background: int, rectified: bool) -> None:
-    student = make_student(background=background, points=5, rectified=rectified)
+def test_gradients_are_those_of_the_student(background: int, sharp: bool) -> None:
+    student = make_student(background=background, points=5, sharp=sharp)
     codes = torch.from_numpy(np.random.default_rng(1).normal(size=(7, COLUMNS)))
     path = PathGradients.of(student)
     seen = path(student.features(codes), student.active(codes))
@@ -56,7 +54,7 @@ def test_gradients_are_those_of_the_student(background: int, rectified: bool) ->
     torch.testing.assert_close(seen.view(expected.shape), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(guess, torch.einsum("k,rkpo->rpo", path.weights, expected), rtol=1e-4, atol=1e-5)
     total = student.asked(codes, torch.ones(1, student.n_players))[:, 0]
-    if not rectified:
+    if not sharp:
         torch.testing.assert_close(guess.sum(dim=1), total, rtol=1e-2, atol=1e-2)  # five points: nearly efficient
 
 
@@ -74,9 +72,9 @@ def test_players_that_change_nothing_get_nothing() -> None:
         assert guess[:, 0].any()
 
 
-@pytest.mark.parametrize("rectified", [False, True])
-def test_a_saved_state_gives_the_same_guess(rectified: bool) -> None:
-    student = make_student(rectified=rectified)
+@pytest.mark.parametrize("sharp", [False, True])
+def test_a_saved_state_gives_the_same_guess(sharp: bool) -> None:
+    student = make_student(sharp=sharp)
     path = PathGradients.of(student)
     path.unit.fill_(0.5)
     again = PathGradients.from_tensors(dict(path.state_dict()))
@@ -94,7 +92,7 @@ def test_many_outputs_are_asked_at_one_point() -> None:
         assert path.width == points * 3 * n_outputs
 
 
-@pytest.fixture(scope="module", params=["reference", "background", "rectified"])
+@pytest.fixture(scope="module", params=["reference", "background", "sharp"])
 def fitted(request: pytest.FixtureRequest) -> tuple[cortx.CoRTX, np.ndarray, Any]:
     rows = np.random.default_rng(0).normal(size=(400, 6))
 
@@ -103,7 +101,7 @@ def fitted(request: pytest.FixtureRequest) -> tuple[cortx.CoRTX, np.ndarray, Any
 
     given = {"background": rows[:5]} if request.param == "background" else {"reference": np.zeros(6)}
     game = cortx.Game(model, players={"pair": [2, 3]}, **given)
-    config = StudentConfig(width=32, depth=1, steps=300, label_rows=600, rectified=request.param == "rectified")
+    config = StudentConfig(width=32, depth=1, steps=300, label_rows=600, sharp=request.param == "sharp")
     recipe = replace(make_tiny_recipe(), student=config)
     return cortx.CoRTX(recipe=recipe, seed=0).fit(game, rows, budget=20_000), rows, model
 

@@ -311,31 +311,45 @@ def test_a_folder_keeps_values(tmp_path: Path) -> None:
     assert sum(calls) - before < 6_000 - 2_000
 
 
-@pytest.mark.parametrize("trees", [False, True])
-def test_a_student_knows_categories_in_any_order(trees: bool) -> None:
-    """A reference of one row knows one category, so each table that the game reads has codes of its own."""
-    generator = np.random.default_rng(4)
-    worth = {"clerk": 0.0, "nurse": 1.0, "pilot": -2.0, "cook": 3.0}
-    table = pd.DataFrame({"job": generator.choice(list(worth), 260), "age": generator.normal(size=260)})
+WORTH = {"clerk": 0.0, "nurse": 1.0, "pilot": -2.0, "cook": 3.0}
 
-    def model(frame: pd.DataFrame) -> np.ndarray:
-        part = np.array([worth.get(job, 0.0) for job in frame["job"]])
-        return part * (1 + 0.3 * frame["age"].to_numpy())
 
-    game = cortx.Game(model, reference=pd.DataFrame({"job": ["clerk"], "age": [0.0]}))
+def people(seed: int) -> pd.DataFrame:
+    generator = np.random.default_rng(seed)
+    return pd.DataFrame({"job": generator.choice(list(WORTH), 260), "age": generator.normal(size=260)})
+
+
+def pay(frame: pd.DataFrame) -> np.ndarray:
+    return np.array([WORTH.get(job, 0.0) for job in frame["job"]]) * (1 + 0.3 * frame["age"].to_numpy())
+
+
+def pay_game(job: str = "clerk", model: Any = pay) -> cortx.Game:
+    return cortx.Game(model, reference=pd.DataFrame({"job": [job], "age": [0.0]}))
+
+
+def students_of(game: cortx.Game, table: Any) -> dict[str, Any]:
+    """A network that learned the game in a fit, and boosted trees that learned from the same table."""
     explainer = cortx.CoRTX(taught_recipe(), unseen="ignore").fit(game, table, budget=1_000, progress=False)
-    student, everyone = explainer.fitted.student, np.ones((1, 2), dtype=bool)
-    assert student is not None
-    if trees:
-        lesson = teaching._Lesson(
-            game, game.rows(table), draw_pairs_of(game.rows(table), np.arange(200), 300, 1, 0),
-            ValueStore.open(None, game), explainer.fitted.network.features, TINY, 0, "cpu", False,
-        )  # fmt: skip
-        count = len(lesson.pairs)
-        lesson.buy(count)
-        student = lesson.grow(count, 20, count).student
-        assert student is not None
-    order = np.argsort(-table["job"].map(worth).to_numpy(), kind="stable")  # cooks come first
+    rows = game.rows(table)
+    lesson = teaching._Lesson(
+        game, rows, draw_pairs_of(rows, np.arange(200), 300, 1, 0), ValueStore.open(None, game),
+        explainer.fitted.network.features, TINY, 0, "cpu", False,
+    )  # fmt: skip
+    lesson.buy(len(lesson.pairs))
+    trees = lesson.grow(len(lesson.pairs), 20, len(lesson.pairs)).student
+    return {"explainer": explainer, "network": explainer.fitted.student, "trees": trees}
+
+
+@pytest.fixture(scope="module")
+def payers() -> dict[str, Any]:
+    return students_of(pay_game(), people(4))
+
+
+@pytest.mark.parametrize("kind", ["network", "trees"])
+def test_a_student_knows_categories_in_any_order(kind: str, payers: dict[str, Any]) -> None:
+    """A reference of one row knows one category, so each table that the game reads has codes of its own."""
+    table, game, student, everyone = people(4), pay_game(), payers[kind], np.ones((1, 2), dtype=bool)
+    order = np.argsort(-table["job"].map(WORTH).to_numpy(), kind="stable")  # cooks come first
     rows, turned = game.rows(table), game.rows(table.iloc[order])
     assert (turned.table.matrix[:, 0] != rows.table.matrix[order, 0]).any()
     for found, known in (
@@ -345,6 +359,38 @@ def test_a_student_knows_categories_in_any_order(trees: bool) -> None:
         np.testing.assert_allclose(found, known, atol=1e-5)
     strangers = pd.DataFrame({"job": ["diver", "cook"], "age": [0.5, 0.5]})
     assert np.isfinite(student.shapley(game.rows(strangers))).all()
+
+
+@pytest.mark.parametrize("kind", ["network", "trees"])
+def test_a_student_of_another_reference_costs_precision_and_never_truth(kind: str, payers: dict[str, Any]) -> None:
+    table, game, student = people(4)[:60], pay_game("nurse"), payers[kind]
+    truth = cortx.shapley(game, table, "exact", views=0).values
+    rows = game.rows(table)
+    alone = np.eye(2, dtype=bool)
+    first = student.values(rows, alone) - student.values(rows, np.zeros((1, 2), dtype=bool))
+    last = student.values(rows, np.ones((1, 2), dtype=bool)) - student.values(rows, alone[::-1])
+    np.testing.assert_allclose(student.shapley(rows), (first + last) / 2, atol=1e-5)  # two players: by definition
+    labels = cortx.shapley(game, table, "unbiased", row_budget=5, student=student, views=0)
+    np.testing.assert_allclose(labels.values, truth, atol=1e-6)  # all coalitions are asked for
+    assert payers["explainer"].evaluate(table, game=game, rows=40) is not None
+
+
+def test_a_refit_reads_categories_as_the_fit_did(payers: dict[str, Any]) -> None:
+    """Tables of the same categories come in any order, and may lack one of them."""
+    explainer = deepcopy(payers["explainer"])
+    known = explainer.fitted.spec.schema.columns[0].values
+    table = people(9)
+    table = table[table["job"] != "pilot"].reset_index(drop=True)
+    game = pay_game(model=lambda frame: 2 * pay(frame))
+    explainer.refit(game, table, budget=700)
+    assert explainer.fitted.spec.schema.columns[0].values == known
+    truth = cortx.shapley(game, table[:40], "exact", views=0).values
+    assert np.linalg.norm(explainer.explain(table[:40]).values - truth, axis=1).mean() < 0.3 * np.abs(truth).mean()
+    with pytest.raises(InputError, match="with 'diver'"):
+        payers["explainer"].refit(pay_game(), table.assign(job="diver"))
+    turned = cortx.Game(pay, reference=pd.DataFrame({"age": [0.0], "job": ["clerk"]}))
+    with pytest.raises(InputError, match="the order of columns"):
+        payers["explainer"].refit(turned, table[["age", "job"]])
 
 
 @pytest.mark.parametrize("kind", ["background", "groups", "classes", "missing"])
@@ -524,7 +570,7 @@ def test_a_refit_starts_from_what_is_known() -> None:
     assert (np.linalg.norm(shown.values - truth, axis=1) <= shown.error_bound).mean() > 0.75
 
 
-def test_functions_with_kinks_are_learned_by_a_network_of_relu(
+def test_functions_with_kinks_are_learned_by_a_network_with_sharp_bends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where much is missed both kinds are trained, and values that neither saw choose."""
@@ -538,22 +584,22 @@ def test_functions_with_kinks_are_learned_by_a_network_of_relu(
     def smooth(x: np.ndarray) -> np.ndarray:
         return np.sin(x[:, 0] + x[:, 1]) + x[:, 2] * np.tanh(x[:, 3] + x[:, 4])
 
-    for model, rectified in ((smooth, False), (kinks, True)):
+    for model, sharp in ((smooth, False), (kinks, True)):
         with caplog.at_level(logging.INFO, logger="cortx"):
             explainer = cortx.CoRTX(taught_recipe(steps=1_500)).fit(
                 cortx.Game(model, reference=table, categorical=()), table, budget=8_000, progress=False
             )
         student = explainer.fitted.student
         assert isinstance(student, NetworkStudent)
-        assert student.network.config.rectified == rectified
-    assert "a network of ReLU misses" in caplog.text
+        assert student.network.config.sharp == sharp
+    assert "a network with sharp bends misses" in caplog.text
     explainer.save(tmp_path / "kinks.cortx")
     again = cortx.load(tmp_path / "kinks.cortx", kinks)
     np.testing.assert_array_equal(again.explain(table[:9]).values, explainer.explain(table[:9]).values)
     rows = again.game.rows(table[:9])
     np.testing.assert_array_equal(again.fitted.student.shapley(rows), student.shapley(rows))
     again.refit(cortx.Game(lambda x: 2 * kinks(x), reference=table, categorical=()), table, budget=3_000)
-    assert again.fitted.student.network.config.rectified
+    assert again.fitted.student.network.config.sharp
 
 
 def test_a_refit_is_of_the_same_game(fits: dict[str, Any]) -> None:

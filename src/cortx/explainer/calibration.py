@@ -131,8 +131,8 @@ class Calibration:
 
     def _level(self, confidence: float) -> float:
         """The share of all weight that must lie below a bound; `InputError` if so many rows do not support it."""
-        if isinstance(confidence, bool) or not 0 < confidence < 1:
-            raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}")
+        if isinstance(confidence, (bool, str)) or not 0 < confidence < 1:
+            raise InputError(f"confidence must be a number between 0 and 1, got {confidence!r}")
         if confidence > self.most_confident + 1e-9 / (len(self) + 1):
             counted = "" if self.weights is None else f" (by their weights like {self.effective_rows} equal ones)"
             raise InputError(

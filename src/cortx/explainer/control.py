@@ -8,6 +8,7 @@ from cortx.errors import InputError
 from cortx.estimators.block import Student
 from cortx.estimators.shapley import shapley
 from cortx.estimators.unbiased import LEAST_PAIRS
+from cortx.explainer.budget import WELL_JUDGED
 from cortx.explainer.labels import Labels
 from cortx.games import Game
 
@@ -15,6 +16,20 @@ METHOD = "unbiased"
 """The estimator of control labels: unbiased from two values on, and of known variance."""
 LEAST_VALUES = 2 * LEAST_PAIRS
 """Values v(S) of a row, v(all) and v(none) aside, below which such labels have no standard errors."""
+
+
+def control_budget(game: Game, data: Any, row_budget: int | None) -> int:
+    """Model evaluations for each row's control label: what was asked for, or the usual; too few are refused."""
+    least, usual = (game.evaluations_per_value * (values + 1) for values in (LEAST_VALUES, WELL_JUDGED))
+    if row_budget is None:
+        return usual
+    players = int(game.rows(data).active.sum(axis=1).max())
+    if row_budget < min(least, game.evaluations_per_value * 2**players):
+        raise InputError(
+            f"row_budget={row_budget} is too small: labels that a student corrects have standard errors from {least:,} "
+            "evaluations a row on"
+        )
+    return row_budget
 
 
 def control_labels(

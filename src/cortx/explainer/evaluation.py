@@ -75,8 +75,8 @@ def evaluate(
         raise InputError("evaluate() labels rows with the model; give game=..., or load the explainer with model=...")
     if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)) or rows < 1:
         raise InputError(f"rows must be a whole number of at least 1, got {rows!r}")
-    if isinstance(confidence, bool) or not 0 < confidence < 1:
-        raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}")
+    if isinstance(confidence, (bool, str)) or not 0 < confidence < 1:
+        raise InputError(f"confidence must be a number between 0 and 1, got {confidence!r}")
     if method == "amortized" or isinstance(method, Amortized):
         raise InputError(
             "method='amortized' starts from an explainer's answers and stays near them, so it cannot judge one; use "

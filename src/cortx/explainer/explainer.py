@@ -21,6 +21,7 @@ from cortx.estimators.tree import trees_of
 from cortx.explainer.budget import Plan, make_plan, total_budget
 from cortx.explainer.calibration import Calibration
 from cortx.explainer.control import METHOD as CONTROL
+from cortx.explainer.control import control_budget
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
 from cortx.explainer.game_difference import category_difference, game_difference, name_difference
 from cortx.explainer.labels import given_labels, label_budget, refuse_shrunk
@@ -54,6 +55,8 @@ Array = npt.NDArray[np.float64]
 ROWS_AT_A_TIME = 8_192
 REFIT_SHARE = 4
 """`refit` spends one of so many parts of what `fit` would."""
+EARLIER = "earlier calibration"
+"""In `costs_`: what calibrations cost that `calibrate` has replaced."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -261,10 +264,14 @@ class CoRTX:
                 "refit() starts from the student of a fit with budget=, and this explainer has none (a fit to trees "
                 "needs none, and buys nothing); call fit(game, X)"
             )
-        rows = game.rows(X)
         assert isinstance(fitted.spec.schema, Schema)
+        game.take_codes(fitted.spec.schema)
+        rows = game.rows(X)
         assert isinstance(rows.table.schema, Schema)
-        differs = name_difference(fitted.spec.schema.names, rows.table.schema.names)
+        names = fitted.spec.schema.names
+        differs = name_difference(names, rows.table.schema.names)
+        if differs is None and names != rows.table.schema.names:
+            differs = f"the order of columns: it was {', '.join(names)}"
         if differs is None:
             differs = game_difference(fitted.spec, replace(game.spec(rows.table.schema), absent=fitted.spec.absent))
         if differs is None and (len(game.absent) > 1) != (len(fitted.spec.absent) > 1):
@@ -345,9 +352,9 @@ class CoRTX:
             hold for rows like these, so take recent ones: new rows give new bounds. Rows of the training table count
             as unseen if the fit was told to `leave_out` them. `Explanation.weights` say how many rows each stands for.
         row_budget:
-            Model evaluations for the label of each row of a table; by default what labels of a fit cost. An explainer
-            with a student needs tens of them (33 at least). Trying refinement on the rows comes on top: up to 2,048
-            values of each, or a quarter of those of a sampled label (with a student as many as of the label).
+            Model evaluations for the label of each row of a table: with a student by default 257 and 33 at least,
+            without one 2,048 or more (times the rows of a background). Trying refinement on the rows comes on top: up
+            to 2,048 values of each, or a quarter of those of a sampled label (with a student as many as of the label).
         """
         fitted, game = self.fitted, self._game
         if game is None:
@@ -358,7 +365,10 @@ class CoRTX:
                 self._read(plain(rows.data))
         else:
             self._read(plain(rows))
-            row_budget = label_budget(game) if row_budget is None else row_budget
+            if fitted.student is not None:
+                row_budget = control_budget(game, rows, row_budget)
+            elif row_budget is None:
+                row_budget = label_budget(game)
             rows = shapley(
                 game, rows, "auto" if fitted.student is None else CONTROL, row_budget=row_budget, views=0,
                 seed=self.seed, student=fitted.student, progress=progress,
@@ -370,6 +380,10 @@ class CoRTX:
         )
         spent = labels.evaluations + game.evaluations - spent
         costs = {**fitted.costs, "calibration": cost(spent, labels.seconds, rows=len(labels))}
+        before = [fitted.costs[name] for name in ("calibration", EARLIER) if name in fitted.costs]
+        if before:
+            asked, seconds = (sum(part[fact] for part in before) for fact in ("evaluations", "seconds"))
+            costs[EARLIER] = cost(asked, seconds)
         costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values() if isinstance(part, dict))
         self._fitted = replace(fitted, calibration=calibration, costs=costs)
         return self

@@ -295,7 +295,8 @@ def _fitted(
     checks += together.total(game.evaluations - spent)
     costs = {**material.costs, **learned.costs, "checks": cost(checks, perf_counter() - started, rows=len(probe))}
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
-    quality = _quality(learned, game.players.names, max(1.0, float(np.abs(game.base_values).max())))
+    size = max(float(np.abs(game.base_values).max()), float(np.abs(probe_outputs).max()))
+    quality = _quality(learned, game.players.names, size)
     if calibration is not None:
         learned_from = material.pretraining if material.stream or material.taught else material.train
         curve.append(_point(len(learned_from), costs["total_evaluations"], quality["l2"], quality["label_norm"]))

@@ -267,20 +267,20 @@ def _path(graph: Graph, path: PathGradients, inputs: str, active: str) -> tuple[
     # One block of rows for each point: (k, n, width).
     sums = graph("Add", graph("Mul", graph("Unsqueeze", whole, np.array([0])), points[:, None, None]),
                  own @ base + _array(first.bias))  # fmt: skip
-    activated = _relu if path.rectified else _silu
-    hidden = graph("Relu", sums) if path.rectified else sums
+    hidden = _silu(graph, sums, path.sharpness)[0] if path.sharp else sums
     slopes = []
     for block in blocks:
-        inner, slope = activated(graph, _linear_alone(graph, block.first, hidden))
+        inner, slope = _silu(graph, _linear_alone(graph, block.first, hidden), path.sharpness)
         slopes.append(slope)
         hidden = graph("Add", hidden, _linear_alone(graph, block.second, inner))
-    slope = graph("Unsqueeze", activated(graph, hidden)[1], np.array([0]))
+    slope = graph("Unsqueeze", _silu(graph, hidden, path.sharpness)[1], np.array([0]))
     gradient = graph("Mul", slope, _array(last.weight)[:, None, None, :])  # (outputs, k, n, width)
     for block, of_block in zip(reversed(blocks), reversed(slopes), strict=True):
         back = graph("Mul", graph("MatMul", gradient, _array(block.second.weight)), of_block)
         gradient = graph("Add", gradient, graph("MatMul", back, _array(block.first.weight)))
-    if path.rectified:
-        gradient = graph("Mul", gradient, graph("Unsqueeze", _relu(graph, sums)[1], np.array([0])))
+    if path.sharp:
+        slope = graph("Unsqueeze", _silu(graph, sums, path.sharpness)[1], np.array([0]))
+        gradient = graph("Mul", gradient, slope)
     added = graph("MatMul", graph("Mul", graph("MatMul", gradient, own), away), _array(path.members))
     if path.averaged:
         added = graph("Add", added, graph("Mul", graph("MatMul", gradient, presence), present))
@@ -295,16 +295,13 @@ def _linear_alone(graph: Graph, layer: nn.Linear, x: str) -> str:
     return graph("Add", graph("MatMul", x, _array(layer.weight).T), _array(layer.bias))
 
 
-def _silu(graph: Graph, x: str) -> tuple[str, str]:
-    """SiLU of x and its derivative there; onnxruntime leaves out what nothing uses."""
-    one, share = np.array(1, dtype=np.float32), graph("Sigmoid", x)
-    slope = graph("Mul", share, graph("Add", one, graph("Mul", x, graph("Sub", one, share))))
+def _silu(graph: Graph, x: str, sharpness: float) -> tuple[str, str]:
+    """x sigmoid(sharpness x) and its derivative; onnxruntime leaves out what nothing uses."""
+    one = np.array(1, dtype=np.float32)
+    steep = x if sharpness == 1 else graph("Mul", x, np.array(sharpness, dtype=np.float32))
+    share = graph("Sigmoid", steep)
+    slope = graph("Mul", share, graph("Add", one, graph("Mul", steep, graph("Sub", one, share))))
     return graph("Mul", x, share), slope
-
-
-def _relu(graph: Graph, x: str) -> tuple[str, str]:
-    """ReLU of x and its derivative there."""
-    return graph("Relu", x), graph("Cast", graph("Greater", x, np.array(0, dtype=np.float32)), to=FLOAT)
 
 
 def _head(

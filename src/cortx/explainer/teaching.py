@@ -51,7 +51,8 @@ ROUNDS_FROM = 20_000
 TRIAL, LEAST_TRIAL = 8, 300
 """Trials train for one of so many steps, and for so many at least."""
 ROUGH, ROUGH_DECAY = 0.05, 0.3
-"""Where a network leaves this share of unseen values unexplained one of ReLU is trained too, with this weight decay."""
+"""Where a network leaves this share of unseen values unexplained one with sharp bends is trained too, with this weight
+decay in place of the recipe's."""
 GENTLE = 3
 """A student that starts from an earlier one learns at one of so many parts of the rate."""
 MIXED, MASKED = 0.3, 0.3
@@ -147,7 +148,7 @@ def teach(
     if start is not None:  # at the full rate it would forget what it starts from
         config = replace(
             config, steps=max(1, config.steps // 2), learning_rate=config.learning_rate / GENTLE,
-            rectified=start.config.rectified, weight_decay=start.config.weight_decay,
+            sharp=start.config.sharp, weight_decay=start.config.weight_decay,
         )  # fmt: skip
     lesson = _Lesson(game, rows, pairs, store, features, config, seed, device, show, start, inputs)
     count = len(pairs)
@@ -238,7 +239,8 @@ class _Lesson:
         Trees are grown in full only at `last`, and no longer tried once they are far behind.
         """
         network = self.train(count, steps, last=last)
-        if last and self.start is None and ROUGH < network.unexplained < np.inf:
+        smooth = not self.config.sharp
+        if last and smooth and self.start is None and ROUGH < network.unexplained < np.inf:
             network = self._smooth_or_not(network, steps)
         if not self.tries_trees or network.unexplained < SETTLED or np.isinf(network.unexplained):
             return network  # good enough, or nothing to compare by
@@ -256,14 +258,13 @@ class _Lesson:
         return replace(trees if trees.unexplained < network.unexplained else network, seconds=self.seconds)
 
     def _smooth_or_not(self, smooth: Taught, steps: int) -> Taught:
-        """The better one of a smooth network and one of ReLU, which is trained now."""
-        config = replace(self.config, rectified=True, weight_decay=ROUGH_DECAY)
-        rectified = self.train(smooth.pairs, steps, config=config)
+        """The better one of a smooth network and one with sharp bends, which is trained now."""
+        sharp = self.train(smooth.pairs, steps, config=replace(self.config, sharp=True, weight_decay=ROUGH_DECAY))
         logger.info(
-            "of values that they never saw, a network of ReLU misses %.2g%% and a smooth one %.2g%%: the better one is "
-            "the student", 100 * rectified.unexplained, 100 * smooth.unexplained,
+            "of values that they never saw, a network with sharp bends misses %.2g%% and a smooth one %.2g%%: the "
+            "better one is the student", 100 * sharp.unexplained, 100 * smooth.unexplained,
         )  # fmt: skip
-        return replace(min(rectified, smooth, key=lambda taught: taught.unexplained), seconds=self.seconds)
+        return replace(min(smooth, sharp, key=lambda taught: taught.unexplained), seconds=self.seconds)
 
     def grow(self, learned: int, rounds: int, count: int) -> Taught:
         """Boosted trees that learn from the first `learned` pairs, judged by those held out of the first `count`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -389,6 +389,19 @@ class Game:
         elif self._schema.frame == "numpy" and table.schema.frame != "numpy":
             self._use(Table(self.absent, table.schema))  # an array has no names: the first frame gives them
         return self._ready(table, data)
+
+    def take_codes(self, schema: Schema) -> None:
+        """Reads categories of tables in the codes of `schema` from now on, if it has the same columns and knows all own
+        categories; else nothing changes. Values v(S) are the same."""
+        own = self._schema
+        if not isinstance(own, Schema) or own.names != schema.names:
+            return
+        pairs = list(zip(own.columns, schema.columns, strict=True))
+        if any(a.coded != b.coded or not set(a.values) <= set(b.values) for a, b in pairs):
+            return
+        absent = Table(self.absent, own).coded_like(schema)
+        columns = tuple(replace(a, values=b.values) if a.coded else a for a, b in pairs)
+        self._use(Table(absent, replace(own, columns=columns)))
 
     def with_model(self, model: Any, output: Output = "probability") -> Game:
         """The same image game of another model: the same parts, reference and precision."""

@@ -12,10 +12,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from cortx.errors import InputError
 
-Kind = Literal["mlp", "residual", "rectified", "resnet18", "decoder"]
+Kind = Literal["mlp", "residual", "sharp", "resnet18", "decoder"]
 KINDS = {"encoder": ("mlp", "residual", "resnet18"), "head": ("mlp", "residual", "decoder")}
 
 
@@ -111,14 +112,26 @@ def mlp(sizes: Sequence[int], generator: torch.Generator) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-class ResidualBlock(nn.Module):
-    """x + W2 SiLU(W1 x), or ReLU where it is `rectified`."""
+class SharpSiLU(nn.Module):
+    """x sigmoid(10 x): nearly ReLU, and smooth.
 
-    def __init__(self, width: int, generator: torch.Generator, *, rectified: bool = False) -> None:
+    Trained with ReLU itself a network amplifies rounding: values that differ in the seventh digit made other networks.
+    """
+
+    sharpness: float = 10.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.sharpness * x) / self.sharpness
+
+
+class ResidualBlock(nn.Module):
+    """x + W2 activation(W1 x)."""
+
+    def __init__(self, width: int, generator: torch.Generator, activation: type[nn.Module] = nn.SiLU) -> None:
         super().__init__()
         self.first = linear(width, width, generator)
         self.second = linear(width, width, generator)
-        self.activation = nn.ReLU() if rectified else nn.SiLU()
+        self.activation = activation()
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = x + self.second(self.activation(self.first(x)))
@@ -130,14 +143,14 @@ def make_network(
 ) -> nn.Sequential:
     """(rows, inputs) to (rows, outputs): `depth` layers of an "mlp", or `depth` residual blocks between two layers.
 
-    Blocks of a "rectified" network see what ReLU leaves of the first layer.
+    A "sharp" network is a residual one of `SharpSiLU`, also behind the first layer.
     """
     if kind == "mlp":
         return mlp([inputs, *[width] * (depth - 1), outputs], generator)
-    rectified = kind == "rectified"
+    activation = SharpSiLU if kind == "sharp" else nn.SiLU
     first = linear(inputs, width, generator)
-    blocks = [ResidualBlock(width, generator, rectified=rectified) for _ in range(depth)]
+    blocks = [ResidualBlock(width, generator, activation) for _ in range(depth)]
     last = linear(width, outputs, generator)
-    if rectified:
-        return nn.Sequential(first, nn.ReLU(), *blocks, nn.ReLU(), last)
-    return nn.Sequential(first, *blocks, nn.SiLU(), last)
+    if kind == "sharp":
+        return nn.Sequential(first, activation(), *blocks, activation(), last)
+    return nn.Sequential(first, *blocks, activation(), last)

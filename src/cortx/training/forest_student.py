@@ -61,7 +61,9 @@ class ForestStudent:
         return TreeValues(self.forest, self.column_player, self.n_players, self.absent)
 
     def _inputs_of(self, rows: Rows) -> Array:
-        return self._inputs(table_of(rows, "a student").coded_like(self.schema))
+        matrix = table_of(rows, "a student").coded_like(self.schema)
+        # The game may have another reference by now.
+        return self._inputs(np.where(rows.active[:, self.column_player], matrix, self.absent))
 
     def _inputs(self, matrix: Array) -> Array:
         """Rows in which players that equal their reference are absent."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cortx.training.encoders import Kind, ResidualBlock, make_network
+from cortx.training.encoders import Kind, ResidualBlock, SharpSiLU, make_network
 
 if TYPE_CHECKING:
     from cortx.training.student import StudentNetwork
@@ -36,7 +36,7 @@ class PathGradients(nn.Module):
     weights: Tensor  # (k,) of the points, which add up to one
 
     def __init__(self, layers: nn.Sequential, buffers: dict[str, Tensor]) -> None:
-        """`layers` are a student's, "residual" or "rectified" (`make_network`)."""
+        """`layers` are a student's, "residual" or "sharp" (`make_network`)."""
         super().__init__()
         self.layers = layers.requires_grad_(False)
         for name, tensor in buffers.items():
@@ -64,7 +64,7 @@ class PathGradients(nn.Module):
             raise ValueError("the gradients' network must begin and end with one layer")
         (width, inputs), outputs = outer[0].shape, outer[1].shape[0]
         blocks = _numbers(tensors, ".first.weight", dots=3)
-        kind: Kind = "rectified" if blocks[:1] == [2] else "residual"  # ReLU stands before the first block
+        kind: Kind = "sharp" if blocks[:1] == [2] else "residual"  # one more activation before the first block
         layers = make_network(kind, inputs, width, len(blocks), outputs, torch.Generator())
         names = ("base", "members", "scale", "unit", "points", "weights")
         return cls(layers, {name: tensors[name] for name in names})
@@ -78,9 +78,14 @@ class PathGradients(nn.Module):
         return first, [block for block in blocks if isinstance(block, ResidualBlock)], last
 
     @property
-    def rectified(self) -> bool:
-        """Whether the student's network is one of ReLU."""
-        return isinstance(self.layers[-2], nn.ReLU)
+    def sharp(self) -> bool:
+        """Whether the student's network has sharp bends, also behind its first layer."""
+        return isinstance(self.layers[-2], SharpSiLU)
+
+    @property
+    def sharpness(self) -> float:
+        """The activation is x sigmoid(sharpness x)."""
+        return SharpSiLU.sharpness if self.sharp else 1.0
 
     @property
     def width(self) -> int:
@@ -108,17 +113,17 @@ class PathGradients(nn.Module):
             whole = away @ own.T + present @ presence.T
         start = F.linear(self.base, own, first.bias)
         sums = start + self.points[:, None, None] * whole  # (k, rows, width)
-        hidden, slope_of = (F.relu(sums), _relu_slope) if self.rectified else (sums, _silu_slope)
+        hidden = self.layers[1](sums) if self.sharp else sums
         slopes = []
         for block in blocks:
             inner = block.first(hidden)
-            slopes.append(slope_of(inner))
+            slopes.append(_slope(inner, self.sharpness))
             hidden = hidden + block.second(block.activation(inner))
-        gradient = last.weight[:, None, None, :] * slope_of(hidden)  # (outputs, k, rows, width)
+        gradient = last.weight[:, None, None, :] * _slope(hidden, self.sharpness)  # (outputs, k, rows, width)
         for block, slope in zip(reversed(blocks), reversed(slopes), strict=True):
             gradient = gradient + ((gradient @ block.second.weight) * slope) @ block.first.weight
-        if self.rectified:
-            gradient = gradient * _relu_slope(sums)
+        if self.sharp:
+            gradient = gradient * _slope(sums, self.sharpness)
         added = ((gradient @ own) * away) @ self.members  # (outputs, k, rows, players)
         if self.averaged:
             added = added + (gradient @ presence) * present
@@ -130,13 +135,9 @@ class PathGradients(nn.Module):
         return torch.einsum("rkpo,k->rpo", added, self.weights) * self.unit
 
 
-def _relu_slope(x: Tensor) -> Tensor:
-    """The derivative of ReLU."""
-    return (x > 0).to(x.dtype)
-
-
-def _silu_slope(x: Tensor) -> Tensor:
-    """The derivative of SiLU."""
+def _slope(x: Tensor, sharpness: float) -> Tensor:
+    """The derivative of x sigmoid(sharpness x)."""
+    x = sharpness * x
     share = torch.sigmoid(x)
     return share * (1 + x * (1 - share))
 

@@ -70,9 +70,9 @@ class StudentConfig:
     """Values v(S) of the student that all these labels may take; the rows of the table come first."""
     trees: bool = True
     """Whether boosted trees teach where they predict unseen values better than the network."""
-    rectified: bool = False
-    """Whether the network is one of ReLU: functions with kinks need one, smooth ones are learned better without. A
-    student that misses much is trained in both ways, and the better one teaches."""
+    sharp: bool = False
+    """Whether the network has sharp bends (`SharpSiLU`): functions with kinks need them, smooth ones are learned better
+    without. Where a smooth one misses much both are trained, and the better one teaches; a refit keeps its kind."""
     path_points: int = 3
     """Points at which the explainer asks the student for its gradients (`PathGradients`); 0: it does not."""
 
@@ -163,7 +163,7 @@ class StudentNetwork(nn.Module):
         width = features.width + (self.n_players if self.averaged else 0)
         generator = torch_generator(seed, "student")
         self.layers = make_network(
-            "rectified" if config.rectified else "residual", width, config.width, config.depth, n_outputs, generator
+            "sharp" if config.sharp else "residual", width, config.width, config.depth, n_outputs, generator
         )
         self._designs: dict[tuple[bytes, int, int], Design] = {}
 
@@ -228,16 +228,16 @@ class StudentNetwork(nn.Module):
 
     @torch.inference_mode()
     def labels(
-        self, codes: Tensor, seed: int, values: int | None = None, *, steady: bool = False
+        self, codes: Tensor, seed: int, values: int | None = None, *, steady: bool = False, among: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Shapley values of its own game, (rows, players, outputs), and their totals, (rows, outputs).
 
-        Rows of few active players are enumerated. Of others about `values` coalitions are asked for, the same for all
-        rows of a chunk, which depend on the order of rows; with `steady` the same for all rows with the same active
-        players, whatever their order.
+        Players that are not `among`, (rows, players), are never present. Rows of few active players are enumerated. Of
+        others about `values` coalitions are asked for, the same for all rows of a chunk, which depend on the order of
+        rows; with `steady` the same for all rows with the same active players, whatever their order.
         """
         values = self.config.values_per_label(self.n_players) if values is None else values
-        active = self.active(codes)
+        active = self.active(codes) if among is None else self.active(codes) & among
         counts = active.sum(dim=1)
         result = codes.new_zeros(len(codes), self.n_players, self.n_outputs, dtype=torch.float32)
         total = codes.new_zeros(len(codes), self.n_outputs, dtype=torch.float32)
@@ -428,7 +428,8 @@ class NetworkStudent:
         Above 13 active players they are off by a fraction of a percent, which `PRECISE_VALUES` decides.
         """
         seed = stream_seed(self.seed, "precise")
-        values, _ = self.network.labels(self._codes(rows), seed, PRECISE_VALUES, steady=True)
+        among = torch.from_numpy(rows.active).to(self.network.device)  # the game may have another reference by now
+        values, _ = self.network.labels(self._codes(rows), seed, PRECISE_VALUES, steady=True, among=among)
         found: Array = values.double().cpu().numpy()
         # What float32 rounds off is shared out, or rows near the reference would not add up.
         ends = self.values(rows, np.stack([np.zeros_like(rows.active), rows.active], axis=1))
