@@ -138,6 +138,11 @@ class Column:
     missing: Any = None
     """What the caller writes for a missing category, which is None in `values`: None, NaN, pandas.NA or its name."""
 
+    def codes_in(self, other: Column) -> list[int]:
+        """What the categories of this column are in another one; beyond all of its codes where it lacks them."""
+        known = {_key(value): code for code, value in enumerate(other.values)}
+        return [known.get(_key(value), len(known) + code) for code, value in enumerate(self.values)]
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -170,9 +175,7 @@ class Table:
         for j, (own, other) in enumerate(zip(self.schema.columns, schema.columns, strict=True)):
             if not own.coded or own.values is other.values:
                 continue
-            known = {_key(value): code for code, value in enumerate(other.values)}
-            more = len(other.values)
-            codes = [known.get(_key(value), more + code) for code, value in enumerate(own.values)]
+            codes = own.codes_in(other)
             if codes == list(range(len(codes))):
                 continue
             if matrix is self.matrix:

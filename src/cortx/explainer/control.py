@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from cortx.errors import InputError
 from cortx.estimators.block import Student
 from cortx.estimators.shapley import shapley
@@ -23,6 +25,8 @@ def control_budget(game: Game, data: Any, row_budget: int | None) -> int:
     least, usual = (game.evaluations_per_value * (values + 1) for values in (LEAST_VALUES, WELL_JUDGED))
     if row_budget is None:
         return usual
+    if isinstance(row_budget, bool) or not isinstance(row_budget, (int, np.integer)):
+        raise InputError(f"row_budget must be a whole number of model evaluations, got {row_budget!r}")
     players = int(game.rows(data).active.sum(axis=1).max())
     if row_budget < min(least, game.evaluations_per_value * 2**players):
         raise InputError(

@@ -397,7 +397,7 @@ class Game:
         if not isinstance(own, Schema) or own.names != schema.names:
             return
         pairs = list(zip(own.columns, schema.columns, strict=True))
-        if any(a.coded != b.coded or not set(a.values) <= set(b.values) for a, b in pairs):
+        if any(a.coded != b.coded or max(a.codes_in(b), default=-1) >= len(b.values) for a, b in pairs):
             return
         absent = Table(self.absent, own).coded_like(schema)
         columns = tuple(replace(a, values=b.values) if a.coded else a for a, b in pairs)
