@@ -491,11 +491,8 @@ def taught(problem: str, method: str, budget: int) -> dict[str, float]:
 def test_which_fits_with_a_budget_are_still_to_be_recorded() -> None:
     from benchmarks.taught import GROUPS
 
-    waiting = {
-        *(job for group in ("thorough", "fastshap", "ablation", "coverage", "bankruptcy") for job in GROUPS[group]),
-        *(job for job in GROUPS["census"] if job[2] > 65_000),
-        *(job for job in GROUPS["unseen"] if job[2] > 100_000),
-    }
+    waiting = {job for name, group in GROUPS.items() if name != "census" for job in group}
+    waiting |= {job for job in GROUPS["census"] if job[2] > 65_000}
     found = {(r["problem"], r["method"], r["budget"]) for r in load("taught")}
     assert {job for group in GROUPS.values() for job in group} - found == waiting
 
@@ -567,9 +564,17 @@ def test_the_thorough_recipe_against_fastshap(problem: str, budget: int, times: 
     assert times * taught(problem, "thorough", budget)["l2"] < rival["l2"]
 
 
-@pytest.mark.parametrize("kind", ["rows", "bands"])
+TOO_WIDE = {("census-mean", 20_000, "bands"): "they hold for 0.939 of the rows"}
+
+
 @pytest.mark.parametrize(
-    ("problem", "budget"), [(problem, budget) for problem, some in THREE_BUDGETS.items() for budget in some]
+    ("problem", "budget", "kind"),
+    [
+        pytest.param(*job, marks=missed(TOO_WIDE[job])) if job in TOO_WIDE else job
+        for problem, some in THREE_BUDGETS.items()
+        for budget in some
+        for job in ((problem, budget, "rows"), (problem, budget, "bands"))
+    ],
 )
 def test_bounds_of_budgets(problem: str, budget: int, kind: str) -> None:
     found = taught(problem, "default", budget)
@@ -577,6 +582,7 @@ def test_bounds_of_budgets(problem: str, budget: int, kind: str) -> None:
     assert found[f"100 splits: coverage of the hardest tenth, {kind}"] >= 0.80
 
 
+@missed("1.34 and 1.52 times as wide")
 @pytest.mark.parametrize("width", TODAY)
 def test_bounds_of_a_small_budget_are_narrow(width: str) -> None:
     assert taught("census-zero", "default", 65_000)[f"100 splits: {width}"] <= 1.3 * TODAY[width]
