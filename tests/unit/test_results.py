@@ -491,8 +491,8 @@ def taught(problem: str, method: str, budget: int) -> dict[str, float]:
 def test_which_fits_with_a_budget_are_still_to_be_recorded() -> None:
     from benchmarks.taught import GROUPS
 
-    waiting = {job for name, group in GROUPS.items() if name != "census" for job in group}
-    waiting |= {job for job in GROUPS["census"] if job[2] > 65_000}
+    recorded = {"census": 65_000, "unseen": 100_000}  # up to these budgets
+    waiting = {job for name, group in GROUPS.items() for job in group if job[2] > recorded.get(name, 0)}
     found = {(r["problem"], r["method"], r["budget"]) for r in load("taught")}
     assert {job for group in GROUPS.values() for job in group} - found == waiting
 
