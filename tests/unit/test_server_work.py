@@ -168,3 +168,27 @@ def test_the_page_has_a_word_and_a_colour_for_every_state_of_the_audit() -> None
     for state, word in (("waiting", "Waiting"), ("good", "Good"), ("reports", "Reports only"), ("alarm", "Alarm")):
         assert f'{state}: "{word}"' in words
         assert f".dot-{state}" in colours
+
+
+def test_a_model_that_leaves_its_trees_is_not_blamed_on_the_client(tmp_path: Path) -> None:
+    """Outputs that a request brings are the client's; those that the served model gives are a failure of ours."""
+    from sklearn.ensemble import RandomForestRegressor
+
+    rows = np.random.default_rng(0).normal(size=(80, 3))
+    forest = RandomForestRegressor(5, max_depth=3, random_state=0).fit(rows, rows[:, 0] * rows[:, 1])
+    cortx.TreeExplainer(cortx.Game(forest, reference=rows), rows).save(tmp_path / "trees.cortx")
+    shift = 0.0
+
+    def served(table: Any) -> Any:
+        return forest.predict(np.asarray(table)) + shift
+
+    version = load_version("trees", tmp_path / "trees.cortx", served, None, Settings())
+    record = dict(zip(("x0", "x1", "x2"), rows[0].tolist(), strict=True))
+    seen: list[str] = []
+    (answer,) = runner(seen)([work_of(version, record, outputs=np.array([[9.0]]))])
+    assert isinstance(answer, HttpError)
+    assert (answer.status, seen) == (400, [])
+    shift = 9.0
+    (answer,) = runner(seen)([work_of(version, record)])
+    assert isinstance(answer, HttpError)
+    assert (answer.status, seen) == (500, ["OtherOutputs"])
