@@ -241,7 +241,7 @@ class _Lesson:
         network = self.train(count, steps, last=last)
         smooth = not self.config.sharp
         if last and smooth and self.start is None and ROUGH < network.unexplained < np.inf:
-            network = self._smooth_or_not(network, steps)
+            network = self._smooth_or_sharp(network, steps)
         if not self.tries_trees or network.unexplained < SETTLED or np.isinf(network.unexplained):
             return network  # good enough, or nothing to compare by
         trees = self.grow(min(count, TRIED_PAIRS), TRIED_ROUNDS, count)
@@ -257,7 +257,7 @@ class _Lesson:
             )  # fmt: skip
         return replace(trees if trees.unexplained < network.unexplained else network, seconds=self.seconds)
 
-    def _smooth_or_not(self, smooth: Taught, steps: int) -> Taught:
+    def _smooth_or_sharp(self, smooth: Taught, steps: int) -> Taught:
         """The better one of a smooth network and one with sharp bends, which is trained now."""
         sharp = self.train(smooth.pairs, steps, config=replace(self.config, sharp=True, weight_decay=ROUGH_DECAY))
         logger.info(
