@@ -238,8 +238,8 @@ class CoRTX:
     ) -> CoRTX:  # fmt: skip
         """Learns the game of a model that was trained again, starting from what this explainer and its student know.
 
-        Columns, players and outputs must be those of the fit, and categories known ones (any order, not all);
-        the reference may have moved. The inputs keep their scales. Networks that start from known ones are trained for
+        Columns, players and outputs must be those of the fit, and no category may be new; the reference
+        may have moved. The inputs keep their scales. Networks that start from known ones are trained for
         half as many steps, without pre-training. Bounds, costs and quality are measured anew, and nothing of the old
         model's values is used.
 
