@@ -155,6 +155,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.tiny:
+        if given.out == RESULTS:
+            parser.error("--tiny is a trial: give --out FOLDER")
         given.members, given.budget, given.recipe, given.seeds, given.rows = 2, 6_000, "quick", [0], 600
     model = _model(given)
     test, reference = table(TRUTH_ROWS, 4), table(given.rows, 1).mean(axis=0)

@@ -11,10 +11,10 @@ from cortx.paper.tables import count_text, markdown, seconds_text, with_spread
 METHODS = {
     "default": "CoRTX (default)",
     "quick": "CoRTX (quick)",
-    "no-student": "default, no student",
+    "no-student": "quick, no student",
     "no-made-up-rows": "default, no made-up rows",
-    "no-boosted-trees": "default, no boosted trees as a student",
-    "no-pre-training": "default, no contrastive pre-training",
+    "no-boosted-trees": "quick, no boosted trees as a student",
+    "no-pre-training": "quick, no contrastive pre-training",
     "thorough": "CoRTX (thorough, on a GPU)",
     "fastshap-strong": "FastSHAP, strong",
 }

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cortx.errors import InputError
+
 if TYPE_CHECKING:
     import torch
 
@@ -20,9 +22,16 @@ _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 
 
+def whole_seed(seed: object) -> int:
+    """A seed that a caller gave, checked."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise InputError(f"seed must be a whole number, got {seed!r}")
+    return int(seed)
+
+
 def stream_seed(seed: int, *names: str | int) -> int:
     """A 63-bit seed for the stream with these names; other names give an independent one."""
-    text = "\x1f".join([str(int(seed)), *map(str, names)])
+    text = "\x1f".join([str(whole_seed(seed)), *map(str, names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 

@@ -541,3 +541,15 @@ def test_a_background_multiplies_the_cost_of_a_value() -> None:
         shapley(game, X, "kernel", row_budget=30)
     limited = shapley(game, X, "kernel", row_budget=50)
     assert limited.evaluations <= 3 * 50
+
+
+@pytest.mark.parametrize("name", ["permutation", "kernel", "unbiased"])
+@pytest.mark.parametrize("row_budget", [1_100, 1_500, 2_040])
+def test_a_standard_error_costs_no_row_its_enumeration(name: str, row_budget: int) -> None:
+    """Where a budget pays for all coalitions, rounds that miss the goal end in them, and not in a worse answer."""
+    table = np.random.default_rng(0).normal(size=(3, 10))
+    game = Game(lambda x: np.tanh(x @ np.arange(10)), reference=np.zeros((1, 10)), categorical=())
+    found = shapley(game, table, name, row_budget=row_budget, standard_error=1e-9)
+    assert found.exact.all()
+    assert found.evaluations <= 3 * row_budget + 1
+    np.testing.assert_allclose(found.values, shapley(game, table, "exact").values, atol=1e-9)

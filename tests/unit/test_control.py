@@ -266,6 +266,23 @@ def test_tens_of_evaluations_calibrate(fitted: Any) -> None:
     assert np.median(shown.error_bound) < 1.3 * np.median(precise.error_bound)
 
 
+def test_too_few_rows_are_refused_before_they_are_paid_for(fitted: Any) -> None:
+    explainer, fresh, _ = fitted
+    spent = explainer.game.evaluations
+    with pytest.raises(InputError, match="there are 9 labels; give at least 10"):
+        explainer.calibrate(fresh[:9])
+    assert explainer.game.evaluations == spent
+
+
+def test_a_tolerance_that_is_missed_is_said(fitted: Any, caplog: pytest.LogCaptureFixture) -> None:
+    explainer, rows, truth = fitted
+    own = copy(explainer)
+    own.calibrate(rows, row_budget=33)
+    found = own.explain(truth.data[:5], tolerance=1e-9, row_budget=40)
+    assert (found.error_bound > 1e-9).all()
+    assert "5 of 5 rows are still above the tolerance of 1e-09" in caplog.text
+
+
 def test_labels_of_too_few_values_are_refused(fitted: Any) -> None:
     explainer, rows, _ = fitted
     labels = cortx.shapley(explainer.game, rows[:30], "unbiased", row_budget=17, views=0, progress=False)

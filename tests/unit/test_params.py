@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sklearn.base import clone
 from tests.compat.samples import frame
@@ -102,3 +103,13 @@ def test_documented_parts_are_there() -> None:
     for name in ("distributed", "estimators", "metrics", "plots", "portable", "ray", "rivals", "spark"):
         assert getattr(cortx, name).__name__.startswith("cortx.")
     assert "fastshap" in cortx.rivals.RIVALS
+
+
+@pytest.mark.parametrize("seed", ["a", "1", 1.5, None, True])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    table = np.random.default_rng(0).normal(size=(200, 3))
+    game = cortx.Game(lambda x: x[:, 0], reference=table, categorical=())
+    with pytest.raises(InputError, match="seed must be a whole number"):
+        cortx.CoRTX("quick", seed=seed).fit(game, table, budget=5_000, progress=False)
+    with pytest.raises(InputError, match="seed must be a whole number"):
+        cortx.shapley(game, table[:2], "permutation", row_budget=20, seed=seed, progress=False)

@@ -470,6 +470,7 @@ def test_sampling_is_honest_and_nowhere_worse() -> None:
 
 TODAY = {"median bound, rows": 0.000396, "median half-width, bands": 0.000248}
 """Bounds on Census, zero reference, with 2.7 million evaluations, before fits learned a student."""
+RIVAL = "fastshap-strong"
 THREE_BUDGETS = {
     "census-zero": (20_000, 65_000, 700_000),
     "census-mean": (20_000, 65_000, 660_000),
@@ -491,10 +492,30 @@ def taught(problem: str, method: str, budget: int) -> dict[str, float]:
 def test_which_fits_with_a_budget_are_still_to_be_recorded() -> None:
     from benchmarks.taught import GROUPS
 
-    recorded = {"census": 65_000, "unseen": 100_000}  # up to these budgets
-    waiting = {job for name, group in GROUPS.items() for job in group if job[2] > recorded.get(name, 0)}
     found = {(r["problem"], r["method"], r["budget"]) for r in load("taught")}
-    assert {job for group in GROUPS.values() for job in group} - found == waiting
+    assert {job for group in GROUPS.values() for job in group} - found == set(GROUPS["thorough"])  # these need a GPU
+
+
+STUDIED = {
+    "census-zero": ("paper-census", "sigmoid output, zero reference"),
+    "census-mean": ("paper-census", "linear output, mean reference"),
+}
+
+
+def fastshap(problem: str, budget: int) -> float:
+    """The l2 of FastSHAP (strong): here, or in the study of the paper with 0 to 6% more evaluations."""
+    found = [r for r in load("taught") if (r["problem"], r["method"], r["budget"]) == (problem, RIVAL, budget)]
+    if not found:
+        name, setting = STUDIED[problem]
+        about = (setting, RIVAL, "evaluations")
+        found = [
+            r
+            for r in load(name)
+            if (r["setting"], r["method"], r["experiment"]) == about and budget <= r["at"] <= 1.07 * budget
+        ]
+    (record,) = [r for r in found if r["metric"] == "l2"]
+    assert len(record["seeds"]) >= 3
+    return float(record["value"])
 
 
 def test_fits_with_a_budget_are_scored_on_all_test_rows() -> None:
@@ -545,8 +566,7 @@ def test_ranks_of_small_budgets(budget: int, least: float) -> None:
     ],
 )
 def test_the_default_recipe_is_ahead_of_fastshap(problem: str, budget: int) -> None:
-    rival = taught(problem, "fastshap-strong", budget)
-    assert taught(problem, "default", budget)["l2"] < rival["l2"]
+    assert taught(problem, "default", budget)["l2"] < fastshap(problem, budget)
 
 
 @pytest.mark.parametrize(
@@ -560,29 +580,32 @@ def test_the_default_recipe_is_ahead_of_fastshap(problem: str, budget: int) -> N
     ],
 )
 def test_the_thorough_recipe_against_fastshap(problem: str, budget: int, times: float) -> None:
-    rival = taught(problem, "fastshap-strong", budget)
-    assert times * taught(problem, "thorough", budget)["l2"] < rival["l2"]
+    assert times * taught(problem, "thorough", budget)["l2"] < fastshap(problem, budget)
 
 
-TOO_WIDE = {("census-mean", 20_000, "bands"): "they hold for 0.939 of the rows"}
+OUTSIDE = {
+    ("bankruptcy", 20_000, "bands"): "they hold for 0.847 of the rows",
+    ("bankruptcy", 65_000, "bands"): "they hold for 0.879 of the rows",
+    ("bankruptcy", 700_000, "rows"): "they hold for 0.931 of the rows",
+}
+"""Bounds that hold for too few rows, or too many."""
 
 
 @pytest.mark.parametrize(
     ("problem", "budget", "kind"),
     [
-        pytest.param(*job, marks=missed(TOO_WIDE[job])) if job in TOO_WIDE else job
+        pytest.param(*job, marks=missed(OUTSIDE[job])) if job in OUTSIDE else job
         for problem, some in THREE_BUDGETS.items()
         for budget in some
         for job in ((problem, budget, "rows"), (problem, budget, "bands"))
     ],
 )
 def test_bounds_of_budgets(problem: str, budget: int, kind: str) -> None:
-    found = taught(problem, "default", budget)
+    found = taught(problem, "quick" if problem in ("hours", "occupation") else "default", budget)
     assert 0.88 <= found[f"100 splits: coverage, {kind}"] <= 0.93
     assert found[f"100 splits: coverage of the hardest tenth, {kind}"] >= 0.80
 
 
-@missed("1.34 and 1.52 times as wide")
 @pytest.mark.parametrize("width", TODAY)
 def test_bounds_of_a_small_budget_are_narrow(width: str) -> None:
     assert taught("census-zero", "default", 65_000)[f"100 splits: {width}"] <= 1.3 * TODAY[width]
@@ -595,11 +618,23 @@ def test_tables_that_nobody_tuned_for(table: str, budget: int, most: float) -> N
 
 
 @pytest.mark.parametrize(
-    ("problem", "part"),
-    [("census-mean", "no-student"), ("census-mean", "no-made-up-rows"), ("hours", "no-boosted-trees")],
+    ("problem", "part", "whole"),
+    [
+        ("census-mean", "no-student", "quick"),
+        ("census-mean", "no-made-up-rows", "default"),
+        ("hours", "no-boosted-trees", "quick"),
+    ],
 )
-def test_every_part_of_the_student_earns_its_place(problem: str, part: str) -> None:
-    assert taught(problem, part, 65_000)["l2"] > taught(problem, "default", 65_000)["l2"]
+def test_every_part_of_the_student_earns_its_place(problem: str, part: str, whole: str) -> None:
+    assert taught(problem, part, 65_000)["l2"] > taught(problem, whole, 65_000)["l2"]
+
+
+@pytest.mark.parametrize(("method", "most"), [("default", 240), ("quick", 40)])
+def test_fits_with_a_budget_take_minutes(method: str, most: float) -> None:
+    """Seconds of one core, the model's included; records say how fast it multiplies matrices."""
+    found = [r for r in load("taught") if r["method"] == method and r["budget"] <= 1_000_000]
+    seconds = {(r["problem"], r["budget"]): r["value"] for r in found if r["metric"] == "processor seconds"}
+    assert {about: took for about, took in seconds.items() if took > most} == {}
 
 
 def test_fits_with_a_budget_need_little_memory() -> None:
@@ -611,21 +646,14 @@ def test_fits_with_a_budget_need_little_memory() -> None:
     assert {about: most for about, most in used.items() if most >= 1_024} == {}
 
 
-def refined_with_mean_reference(budget: int) -> dict[str, float]:
-    records = [r for r in load("refined") if r["method"] == "cortx default" and r.get("budget") == budget]
-    if not records:
-        pytest.skip(f"refined.json has no default fit with {budget:,} evaluations yet: python -m benchmarks.refined")
-    assert all("mean reference" in r["setting"] and len(r["seeds"]) >= 3 for r in records)
-    return {record["metric"]: record["value"] for record in records}
-
-
 @pytest.mark.parametrize("budget", [65_000, 660_000])
 def test_a_student_makes_refinement_ten_times_better(budget: int) -> None:
-    assert refined_with_mean_reference(budget)["squared error without the student over that with it"] >= 10
+    found = taught("census-mean", "default", budget)
+    assert found["squared error without the student over that with it"] >= 10
 
 
 def test_the_unbiased_mode_is_unbiased() -> None:
-    found = refined_with_mean_reference(65_000)
+    found = taught("census-mean", "default", 65_000)
     name = "unbiased mode, mean of 1,000 repeats: difference to exact values in standard errors"
     assert found[f"{name}, root mean square"] <= 1.25
     assert found[f"{name}, largest"] <= 4.5

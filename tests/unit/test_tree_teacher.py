@@ -263,7 +263,7 @@ def test_bounds_of_trees_say_what_a_model_without_trees_cannot_do(
     explainer = cortx.load(tmp_path / "x", model=MODEL.predict)
     with caplog.at_level(logging.WARNING, logger="cortx"):
         explainer.explain(FRESH[:3], confidence=0.9, tolerance=1e-9, row_budget=10)
-    assert "3 rows could not be refined" in caplog.text
+    assert "3 rows were not refined" in caplog.text
     caplog.clear()
     explainer.calibrate(FRESH)
     with caplog.at_level(logging.WARNING, logger="cortx"):

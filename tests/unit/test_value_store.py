@@ -433,3 +433,20 @@ def test_values_of_images_are_not_kept() -> None:
     game.rows(np.random.default_rng(0).random((5, 4, 4)).astype(np.float32))
     with pytest.raises(InputError, match="games of tables"), game.keeping(ValueStore.open(None, game)):
         pass
+
+
+def test_values_of_another_model_are_noticed_by_the_first_rows_that_have_some() -> None:
+    """Rows without kept values say nothing of the model: their turn must not count as a check."""
+    table = np.random.default_rng(0).normal(size=(40, 4))
+    none = np.zeros((1, 4))
+    old, new = (cortx.Game(lambda x, k=k: x @ np.full(4, k), reference=none, categorical=()) for k in (1.0, 2.0))
+    first, second = old.rows(table[:20]), old.rows(table[20:])
+    coalitions = np.array([[True, True, False, False], [True, True, True, False]])
+    store = ValueStore.open(None, old)
+    store.values(old, first, coalitions)
+    store.begin()
+    bought = store.values(new, second, coalitions)
+    np.testing.assert_allclose(store.values(new, first, coalitions)[:, 0, 0], 2 * table[:20, :2].sum(axis=1))
+    spent = new.evaluations
+    np.testing.assert_array_equal(store.values(new, second, coalitions), bought)  # what was paid for now is still there
+    assert new.evaluations == spent

@@ -59,6 +59,10 @@ class Interactions:
         index = torch.from_numpy(players)
         return Interactions(self.single[index].log().mean(0).exp(), self.related[index].log().mean(0).exp(), self.joint)
 
+    def among(self, active: Tensor) -> Interactions:
+        """Where only some players, (players,) of 0 and 1, can change anything."""
+        return Interactions(self.single * active, self.related * active, self.joint)
+
     def covariance(self, signs: Tensor) -> Tensor:
         """Of the odd parts at coalitions, signs (k, n): (k, k)."""
         base, tilt = _logs(self.related)
@@ -88,16 +92,21 @@ def _logs(related: Tensor) -> tuple[Tensor, Tensor]:
     return (more + less) / 2, (more - less) / 2
 
 
-def fit_interactions(coalitions: BoolArray, odd: Array) -> Interactions:
+def fit_interactions(coalitions: BoolArray, odd: Array, active: BoolArray | None = None) -> Interactions:
     """The most likely interactions, given odd parts (v(S) - v(complement)) / 2 of some rows, (rows, k), at (k, n).
 
-    Each row has a scale of its own. Rows that are zero everywhere say nothing.
+    Each row has a scale of its own. Rows that are zero everywhere say nothing, and rows say nothing of players that are
+    not `active` in them, (rows, n): what is found holds for rows in which a player is active, however rare they are.
     """
-    size = np.sqrt(np.square(odd).mean(axis=1, keepdims=True))
-    known = torch.from_numpy(odd[size[:, 0] > 0] / size[size[:, 0] > 0])
+    size = np.sqrt(np.square(odd).mean(axis=1))
+    told = np.flatnonzero(size > 0)
     start = Interactions.unknown(coalitions.shape[1])
-    if len(known) == 0:
+    if len(told) == 0:
         return start
+    known = torch.from_numpy(odd[told] / size[told, None])
+    active = np.ones((len(odd), coalitions.shape[1]), dtype=bool) if active is None else active
+    patterns, of_row = np.unique(active[told], axis=0, return_inverse=True)
+    alike = [(torch.from_numpy(pattern.astype(float)), known[of_row == i]) for i, pattern in enumerate(patterns)]
     signs = torch.from_numpy(2.0 * coalitions - 1)
     raw = [start.single.log(), torch.logit(start.related / MOST_RELATED), start.joint.log()]
     for tensor in raw:
@@ -108,16 +117,25 @@ def fit_interactions(coalitions: BoolArray, odd: Array) -> Interactions:
         for group in optimizer.param_groups:
             group["lr"] = RATE * (1 - step / STEPS)
         tried = Interactions(raw[0].exp(), MOST_RELATED * torch.sigmoid(raw[1]), raw[2].exp())
-        factor, failed = torch.linalg.cholesky_ex(_with_nugget(tried.covariance(signs)))
-        if int(failed):
+        losses = [_unlikely(tried.among(pattern), signs, rows) for pattern, rows in alike]
+        loss = torch.stack(losses).sum() / len(known)
+        if not bool(torch.isfinite(loss)):
             break
         found = tried
-        surprise = torch.linalg.solve_triangular(factor, known.T, upper=False).square().sum(dim=0)
-        loss = len(signs) / 2 * surprise.log().mean() + factor.diagonal().log().sum()
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
     return Interactions(found.single.detach(), found.related.detach(), found.joint.detach())
+
+
+def _unlikely(believed: Interactions, signs: Tensor, odd: Tensor) -> Tensor:
+    """The negative log-likelihood of odd parts, (rows, k), up to a scale for each; infinite where none can be told."""
+    factor, failed = torch.linalg.cholesky_ex(_with_nugget(believed.covariance(signs)))
+    if int(failed):
+        return torch.tensor(torch.inf, dtype=odd.dtype)
+    surprise = torch.linalg.solve_triangular(factor, odd.T, upper=False).square().sum(dim=0)
+    result: Tensor = len(signs) / 2 * surprise.log().sum() + len(odd) * factor.diagonal().log().sum()
+    return result
 
 
 def _with_nugget(covariance: Tensor) -> Tensor:

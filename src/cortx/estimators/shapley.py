@@ -99,13 +99,14 @@ def shapley(
     unbiased:
         For "amortized": right on average whatever the explainer predicts, at the price of larger errors.
     student:
-        A copy of the game that costs no model evaluation, as a control variate: any object with methods `values` and
-        `shapley` (`cortx.estimators.block.Student`). What is estimated is the game minus the student's, and the
-        student's own Shapley values are added, so a good student leaves little to be uncertain about and a bad one
-        costs precision, never truth. It must not have learned from the values v(S) that are drawn here. Rows that
-        are enumerated do not need it. What its `shapley` misses of its own Shapley values stays in the values, and
-        standard errors do not count it: the student of a fit is exact for up to 13 players that differ from the
-        reference, and off by a fraction of a percent for more, which shows where a row has thousands of evaluations.
+        A copy of the game that costs no model evaluation, as a control variate: ``explainer.student_``, or any object
+        with methods `values` and `shapley` (`cortx.estimators.block.Student`). What is estimated is the game minus the
+        student's, and the student's own Shapley values are added, so a good student leaves little to be uncertain
+        about and a bad one costs precision, never truth. It must not have learned from the values v(S) that are drawn
+        here. Rows that are enumerated do not need it. What its `shapley` misses of its own Shapley values stays in
+        the values, and standard errors do not count it: the student of a fit is exact for up to 13 players that differ
+        from the reference, and off by a fraction of a percent for more, which shows where a row has thousands of
+        evaluations.
 
     Notes
     -----
@@ -404,7 +405,10 @@ class _Work:
         # The pilot is large enough for an honest standard error; every further round doubles what was spent.
         ask = min(budget, max(8 * least, 64))
         while len(waiting):
-            if enumerable(n, budget - spent) and 2 * ask >= coalition_count(n):
+            # A round that would leave too little to enumerate is not worth it.
+            if enumerable(n, budget - spent) and (
+                2 * ask >= coalition_count(n) or not enumerable(n, budget - spent - ask)
+            ):
                 ask = coalition_count(n)
             new = self.estimate(index[waiting], ask, round_, self.prior_of(index[waiting]))
             # Independent rounds are averaged by what they cost; an enumeration makes the others needless.

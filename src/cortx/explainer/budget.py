@@ -11,15 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import BudgetError, InputError
+from cortx.estimators.block import enumerable
 from cortx.estimators.coalitions import CHUNK
+from cortx.estimators.kernel_shap import expected_pairs, population, size_mass
 from cortx.estimators.permutation import expected_walk_values, walk_values
 from cortx.explainer.labels import least_values
 from cortx.explainer.pairs import ValuePairs, draw_pairs_of
 from cortx.explainer.refine import longest_round, rounds_cost
-from cortx.explainer.store import N_CHECKED, Ask
+from cortx.explainer.store import Ask
 from cortx.games import Game, Rows
 from cortx.games.fingerprint import N_PROBES
 from cortx.games.trees import CHECKED
+from cortx.games.value_store import N_CHECKED, checked_values
 from cortx.images import ImageSchema
 from cortx.seeding import numpy_generator
 from cortx.training.positives import count_values
@@ -50,10 +53,14 @@ LEAST_TRAINING, LEAST_VALIDATION = 50, 10
 CALIBRATION_SHARE, IMAGE_CALIBRATION_SHARE = 0.15, 0.06
 PRETRAINING_SHARE = 0.4
 PRECISE = 8_192
-"""The most that one precise label may cost: enough to enumerate 13 players."""
-JUDGED_SHARE, LEAST_JUDGED, WELL_JUDGED = 0.3, 32, 256
-"""With a student: the share of the budget for labels that judge, the fewest values v(S) of each, and from how many on
-further rows are judged instead: noise that is larger than what it hides cannot be taken out well."""
+"""The most values v(S) of one precise label: enough to enumerate 13 players."""
+JUDGED_SHARE, LEAST_JUDGED, WELL_JUDGED = 0.4, 32, 256
+"""With a student: the share of the budget for validation and calibration rows (half for their labels, half for trying
+refinement on them), the fewest values v(S) of a label, and the number of values from which on more rows are labelled
+instead: noise that is larger than what it hides cannot be taken out well."""
+EVEN = 10
+"""With one calibration row fewer than a multiple of this, 90% bounds hold for just 90% of fresh rows: the rank of the
+score that decides need not be rounded up."""
 LEAST_PAIRS = 200
 """Fewer pairs of values teach a student nothing."""
 ENUMERATE_ROWS = 100
@@ -91,8 +98,7 @@ class Plan:
 
     Kept labels of an earlier fit are in it, and rows with equal content once. "checks" are the base value and the
     outputs that recognise the model, for a saved explainer and for kept labels. Where pairs of permutations may visit a
-    coalition twice, the mean. With a student the most: a coalition that labels or stages ask for twice is paid
-    for once, so that up to an eighth less is spent where rows have six to ten players.
+    coalition twice, the mean; and with a student too, where labels and refinement may.
     """
     n_rows: int
     """Rows of the table."""
@@ -104,6 +110,8 @@ class Plan:
     """What replaces an absent feature, and what a v(S) costs, in words."""
     pairs: ValuePairs | None = None
     """For a student: the values that it learns from."""
+    kept_back: int = 0
+    """Evaluations that labels and refinement need only if they happen to ask for different coalitions."""
 
     @property
     def total(self) -> int:
@@ -128,7 +136,9 @@ class Plan:
         }
         lines = [f"plan for {self.budget:,} model evaluations:"]
         lines += [f"  {self.expected[stage]:>12,}  {words}" for stage, words in parts.items()]
-        left = self.budget - self.total
+        left = self.budget - self.total - self.kept_back
+        if self.kept_back > 0.005 * self.budget:
+            lines.append(f"  {self.kept_back:>12,}  kept back: a coalition that labels ask for twice is paid for once")
         if left > 0.02 * self.budget:
             lines.append(f"  {left:>12,}  {self._why_left()}")
         if self.absent:
@@ -177,8 +187,9 @@ def total_budget(game: Game, rows: Rows, budget: int | None, recipe: Recipe) -> 
 def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: int, n_checked: int = 0) -> Plan:
     """Decides how to spend the budget, before any of it is spent but for the base value.
 
-    A larger budget keeps the roles of rows: labels made for a smaller one are used again. `n_checked` is the number of
-    rows whose outputs will be compared with those of kept labels; it changes no role.
+    A larger budget keeps the roles of rows: labels made for a smaller one are used again. (With a student some rows
+    that taught may judge then, and the values paid for them teach no longer.) `n_checked` is the number of rows whose
+    outputs will be compared with those of kept labels; it changes no role.
     """
     budget = total_budget(game, rows, budget, recipe)
     least_rows = max(LEAST_CALIBRATION + LEAST_TRAINING, game.n_outputs)
@@ -247,7 +258,7 @@ class _Planner:
     @property
     def spendable(self) -> int:
         """What is left beside checks; those of kept labels are always reserved, so that they change no plan."""
-        values = self.copies * max(4, N_CHECKED // self.copies) if self.recipe.student is not None else 0
+        values = self.copies * checked_values(self.copies) if self.recipe.student is not None else 0
         return self.budget - self.checks - N_CHECKED - values
 
     def trees(self, n_compared: int) -> Plan:
@@ -290,20 +301,47 @@ class _Planner:
             raise BudgetError(
                 f"budget={self.budget:,} is too small: labels of {n_calibration + n_validation} rows that judge the "
                 f"explainer cost about {sum(spending.values()):,.0f} evaluations; give at least "
-                f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
+                f"{_round_up(least):,}"
             )
         spending["student"] = float(pairs.costs(self.copies).sum())
         roles = (learners, validation, calibration, learners)
         plan = self._plan("student", roles, (), ask, costs, spending)
-        return replace(plan, pairs=pairs)
+        refined = plan.longest_round
+        twice = {
+            "validation": self._asked_twice(each, 0, validation),
+            "calibration": self._asked_twice(each, refined, calibration, validation),
+        }
+        expected = {stage: round(cost - twice.get(stage, 0.0)) for stage, cost in plan.expected.items()}
+        return replace(plan, pairs=pairs, expected=expected, kept_back=plan.total - sum(expected.values()))
+
+    def _asked_twice(self, values: int, refined: int, index: IntArray, *before: IntArray) -> float:
+        """Evaluations that labels of `values` values v(S) and refinement up to `refined` of them spare on average.
+
+        Unbiased pairs are drawn with replacement, evenly over sizes; refinement draws different ones.
+        """
+        spared = np.zeros(self.game.n_players + 1)
+        active = self.rows.active[index[self._new(index, *before)]].sum(axis=1)
+        for n in np.unique(active[active > 1]):
+            rounds = int(rounds_cost(np.array([n]), refined)[0])
+            if enumerable(int(n), values):
+                spared[n] = rounds
+                continue
+            most, pairs = population(int(n)), values // 2
+            missed = pairs * 2 / (n - 1) * size_mass(int(n)) * np.log1p(-1 / np.maximum(most, 1 + 1e-12))
+            with np.errstate(divide="ignore"):  # a size of which all are asked for
+                missed += np.log1p(-np.minimum(1.0, expected_pairs(int(n), rounds // 2, "leverage") / most))
+            spared[n] = 2 * pairs + rounds - 2 * float((-np.expm1(missed) * most).sum())
+        return float(self.copies * np.maximum(0.0, spared)[active].sum())
 
     def _judges(self, values: float) -> tuple[int, int]:
         """How many rows calibrate and validate, given so many values v(S) for both: three of four calibrate."""
         least = LEAST_CALIBRATION + LEAST_VALIDATION
         most = max(least, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3))
         count = int(np.clip(values / _power_of_two(values / least, WELL_JUDGED), least, most))
-        n_validation = max(LEAST_VALIDATION, min(count // 4, count - LEAST_CALIBRATION))
-        return count - n_validation, n_validation
+        wanted = count - max(LEAST_VALIDATION, min(count // 4, count - LEAST_CALIBRATION))
+        even = EVEN * max(round((wanted + 1) / EVEN), LEAST_CALIBRATION // EVEN + 1) - 1
+        n_calibration = even if even <= count - LEAST_VALIDATION else wanted
+        return n_calibration, count - n_calibration
 
     def enumerate(self) -> Plan | None:
         """A part of the table with all coalitions, and free masked copies; None if too few rows can be paid for."""

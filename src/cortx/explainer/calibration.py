@@ -199,11 +199,12 @@ def seen_scores(
     Errors are drawn from what is known of them (`noise.drawn`). The k-th smallest score is the mean of the k-th
     smallest of all draws; rows have their places by their own mean.
     """
-    residuals = [known + error for error in drawn(seen, generator)]
-    none = np.zeros_like(known)
-    found = [scores(residual, none, typical, typical_row, seen.open) for residual in residuals]
+    none, found, distances = np.zeros_like(known), [], []
+    for error in drawn(seen, generator):
+        residual = known + error
+        found.append(scores(residual, none, typical, typical_row, seen.open))
+        distances.append(np.sqrt(np.square(residual).sum(axis=1)).mean(axis=0))
     rows, bands = (_in_their_places(np.stack(parts)) for parts in zip(*found, strict=True))
-    distances = [np.sqrt(np.square(residual).sum(axis=1)).mean(axis=0) for residual in residuals]
     return rows, bands, np.mean(distances, axis=0)
 
 

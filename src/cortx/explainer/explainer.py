@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import InputError, NotFittedError
+from cortx.estimators.block import Student
 from cortx.estimators.shapley import shapley
 from cortx.estimators.tree import trees_of
 from cortx.explainer.budget import Plan, make_plan, total_budget
@@ -24,7 +25,7 @@ from cortx.explainer.control import METHOD as CONTROL
 from cortx.explainer.control import control_budget
 from cortx.explainer.fit import Fitted, Request, calibrate_network, fit_explainer
 from cortx.explainer.game_difference import category_difference, game_difference, name_difference
-from cortx.explainer.labels import given_labels, label_budget, refuse_shrunk
+from cortx.explainer.labels import enough_labels, given_labels, label_budget, refuse_shrunk
 from cortx.explainer.material import cost
 from cortx.explainer.possible import largest_value, possible_bounds, possible_outputs, possible_values
 from cortx.explainer.reading import Seen, given_outputs
@@ -34,6 +35,7 @@ from cortx.explainer.store import LabelStore, Paid
 from cortx.explanation import Explanation
 from cortx.games import Game
 from cortx.images import Images, ImageSchema
+from cortx.seeding import whole_seed
 from cortx.storage import local_path
 from cortx.tables import Schema, Table, plain
 from cortx.threads import limited, torch_threads
@@ -90,7 +92,7 @@ class CoRTX:
     seed:
         The same seed, data and model give the same explainer on one machine, whatever the chunks in which the model is
         asked. Where a model's outputs themselves depend on the chunk (float32 rounds differently), so does the
-        explainer.
+        explainer. On a GPU, which adds in any order, it is the same up to rounding.
     device:
         Where the network is trained and explains: "cpu", or another name that torch knows, such as "cuda". The model
         stays where it is. `to` moves a fitted explainer.
@@ -310,7 +312,7 @@ class CoRTX:
                 heads=heads,
                 n_labels=None if n_labels is None else int(n_labels),
                 budget=budget,
-                seed=int(self.seed),
+                seed=whole_seed(self.seed),
                 device=usable_device(together.own_device(self.device)),
                 folder=folder,
                 show=progress if together.first else False,
@@ -334,7 +336,7 @@ class CoRTX:
         """How `fit` would spend a budget; print it. It asks the model for its base value only."""
         recipe = self.resolved_recipe(images=game.of_images)
         rows = game.rows(X)
-        seed, paid = int(self.seed), self._paid
+        seed, paid = whole_seed(self.seed), self._paid
         kept = paid is not None and paid.labels.key == LabelStore.key_of(game, seed)
         if paid is not None and kept:
             paid.begin()
@@ -354,7 +356,7 @@ class CoRTX:
             as unseen if the fit was told to `leave_out` them. `Explanation.weights` say how many rows each stands for.
         row_budget:
             Model evaluations for the label of each row of a table: with a student by default 257 and 33 at least,
-            without one 2,048 or more (times the rows of a background). Trying refinement on the rows comes on top: up
+            without one 8,192, or more with a large background. Trying refinement on the rows comes on top: up
             to 2,048 values of each, or a quarter of those of a sampled label (with a student as many as of the label).
         """
         fitted, game = self.fitted, self._game
@@ -365,7 +367,8 @@ class CoRTX:
             if rows.data is not None:
                 self._read(plain(rows.data))
         else:
-            self._read(plain(rows))
+            rows = plain(rows)
+            enough_labels(len(self._read(rows)))
             if fitted.student is not None:
                 row_budget = control_budget(game, rows, row_budget)
             elif row_budget is None:
@@ -374,8 +377,8 @@ class CoRTX:
                 game, rows, "auto" if fitted.student is None else CONTROL, row_budget=row_budget, views=0,
                 seed=self.seed, student=fitted.student, progress=progress,
             )  # fmt: skip
-        labels = given_labels(rows, game, None, None)
         spent = game.evaluations
+        labels = given_labels(rows, game, None, None)
         calibration = calibrate_network(
             fitted.network, game, fitted.spec.schema, labels, fitted.seed, student=fitted.student
         )
@@ -433,9 +436,15 @@ class CoRTX:
         """Error on the validation labels, which trained nothing; without a student they chose the epoch.
 
         ``l2`` is the mean distance, ``relative_l2`` the same as a share of the labels' mean norm, ``label_norm``:
-        NaN where that is zero, as for a constant model. Portable folders and the server have null instead.
+        NaN where that is zero, as for a constant model. Portable folders and the server have null instead. With a
+        student the labels are sampled, and their own mean error, ``label_noise``, is a part of the distance.
         """
         return self.fitted.quality
+
+    @property
+    def student_(self) -> Student | None:
+        """The student of a fit with a budget, for ``cortx.shapley(..., student=)``; None without one."""
+        return self.fitted.student
 
     @property
     def history_(self) -> dict[str, list[float]]:
@@ -507,13 +516,14 @@ class CoRTX:
             a calibrated explainer (`fit` with a budget, or `calibrate`) and the model's output. For several outputs
             they hold for each.
         tolerance:
-            Rows whose error bound is larger are refined with the model, starting from the explainer's answer, until
-            it is not (``refined`` says which); ``explanation.evaluations`` says at what price. Bounds hold with the
-            same confidence (then 0.9 unless given) whenever a row stops. A row is refined as far as calibration
-            reached, and beyond that only by asking for all coalitions, if `row_budget` pays for them.
+            Rows whose error bound is larger are refined with the model (``refined`` says which), starting from the
+            explainer's answer, until it is not or nothing more is allowed; a warning says how many stay above.
+            ``explanation.evaluations`` is the price. Bounds hold with the same confidence (then 0.9 unless given)
+            whenever a row stops. A row is refined as far as calibration reached, and beyond that only by asking for
+            all coalitions, if `row_budget` pays for them.
         row_budget:
-            Model evaluations that refining one row may cost, at most; by default 65,536 (times the rows of a
-            background).
+            Model evaluations that refining one row may cost, at most, its own output aside; by default 65,536 (times
+            the rows of a background).
         """
         started = perf_counter()
         X = plain(X)
@@ -838,7 +848,8 @@ class CoRTX:
             them are labelled with ``cortx.shapley(game, X, method, row_budget=row_budget)``.
         row_budget:
             Model evaluations of each labelled row, at most; by default 2,048 (times the rows of a background), which
-            for 200 rows may be many times the price of the fit. A paid model is judged by ``rows=50, row_budget=66``.
+            for 200 rows may be many times the price of the fit. A paid model may be judged by
+            ``rows=50, row_budget=66``; where that is too noisy the verdict says so, and 257 often suffice.
         game:
             The model of today; by default the explainer's own.
         confidence:

@@ -142,13 +142,14 @@ def fit_explainer(game: Game, X: Any, labels: Any, request: Request, paid: Calla
     kept = max(0, total - together.total(game.evaluations - asked))
     logger.log(
         logging.INFO if together.first else logging.DEBUG,
-        "fitted: %s model evaluations in all%s, validation l2 %.3g, %s",
+        "fitted: %s model evaluations in all%s, validation l2 %.3g, %s%s",
         f"{total:,}",
         f" ({kept:,} of them paid for before)" if kept > 0.01 * total else "",
         quality["l2"],
         f"{100 * quality['relative_l2']:.3g}% of the labels' norm ({quality['label_norm']:.3g})"
         if quality["label_norm"]
         else "and the labels are zero",
+        f", of which {quality['label_noise']:.3g} may be the labels' own noise" if quality.get("label_noise") else "",
     )
     if game.repeated_calls > repeated:
         logger.info("%s calls of the model failed and were repeated", f"{game.repeated_calls - repeated:,}")
@@ -209,7 +210,7 @@ def _learn_trees(
         for index in (plan.validation, plan.calibration)
     )
     material = Material(rows, validation, validation, plan.train, validation.outputs)
-    material.taught = Taught(trees, features, unexplained=0.0, pairs=0, seconds=0.0)
+    material.taught = Taught(trees, features, unexplained=0.0, pairs=0)
     material.calibration, material.kept_aside = calibration, plan.calibration
     material.longest_round = plan.longest_round
     material.costs = {
@@ -241,8 +242,8 @@ def _fit_taught(
             )
         elif taught.poor:
             logger.warning(
-                "the student misses %.0f%% of values it never saw, so explanations may be far off: see quality_ and "
-                "the bounds; a larger budget or recipe may help%s", 100 * taught.unexplained,
+                "the student predicts values that it never saw with a relative error of %.0f%%, so explanations may be "
+                "far off: see quality_ and the bounds; a larger budget or recipe may help%s", 100 * taught.unexplained,
                 "" if request.start is None else ", or a fit from the beginning",
             )  # fmt: skip
         material, checkpoint = _judge(game, rows, plan, planned, taught, request)
@@ -297,6 +298,8 @@ def _fitted(
     costs["total_evaluations"] = sum(part["evaluations"] for part in costs.values())
     size = max(float(np.abs(game.base_values).max()), float(np.abs(probe_outputs).max()))
     quality = _quality(learned, game.players.names, size)
+    if material.validation.variance is not None:
+        quality["label_noise"] = float(np.sqrt(material.validation.variance.sum(axis=1)).mean())
     if calibration is not None:
         learned_from = material.pretraining if material.stream or material.taught else material.train
         curve.append(_point(len(learned_from), costs["total_evaluations"], quality["l2"], quality["label_norm"]))
@@ -460,6 +463,7 @@ def _teach(
             start = request.start.student.network
             same = start.features.has_steps == inputs.has_steps
             features = inputs if same else replace_reference(start.features, features.reference)
+    started = perf_counter()
     taught = teach(
         game, rows, plan.pairs, store, features, config, seed=request.seed, device=request.device, show=request.show,
         start=start, inputs=inputs,
@@ -471,7 +475,7 @@ def _teach(
         "unexplained": taught.unexplained,
         "kind": taught.student.kind,
     }
-    return taught, {"student": cost(store.reused + store.bought, taught.seconds, **facts)}
+    return taught, {"student": cost(store.reused + store.bought, perf_counter() - started, **facts)}
 
 
 def _judge(

@@ -170,6 +170,8 @@ class Generations:
         path = folder / self.document
         if not folder.exists():
             raise ArtifactError(f"there is no {self.what.removeprefix('a ').removeprefix('cortx ')} at {folder}")
+        if folder.is_file():
+            raise ArtifactError(f"{folder} is a file; {self.what} is a folder: give the one that was written")
         if not path.is_file():
             raise ArtifactError(f"{folder} is not {self.what}: it has no {self.document}{_other_kind(folder)}")
         try:

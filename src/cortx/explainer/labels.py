@@ -317,6 +317,11 @@ def _shaped(array: Any, shape: tuple[int, int, int]) -> Array | None:
 
 
 def _enough(labels: Labels) -> Labels:
-    if len(labels) < LEAST_LABELS:
-        raise InputError(f"there are {len(labels)} labels; give at least {LEAST_LABELS}")
+    enough_labels(len(labels))
     return labels
+
+
+def enough_labels(count: int) -> None:
+    """Raises `InputError` where labels, or rows to be labelled, are too few for anything."""
+    if count < LEAST_LABELS:
+        raise InputError(f"there are {count} labels; give at least {LEAST_LABELS}")

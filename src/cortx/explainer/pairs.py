@@ -16,7 +16,7 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 ROWS_AT_A_TIME = 4_096
 MOST_OF = 0.9
-"""The share of a row's pairs after which drawing more of them is left."""
+"""Once this share of a row's possible pairs is drawn, no more are drawn of it."""
 MOST_PAIRS = 2_500_000
 """More than these no student learns anything from; memory stays bounded."""
 

@@ -184,10 +184,17 @@ def refine(
     left_over = int((known.bounds.error[waiting] > tolerance).any(axis=1).sum())
     if most < FIRST_ROUND and left_over:
         logger.warning(
-            "%s rows could not be refined: the bounds were calibrated with the model's trees, or with labels of few "
-            "evaluations, so no sampled refinement was; calibrate(rows) with the model that is attached allows it",
+            "%s rows were not refined: calibration tried no refinement (its labels came from the model's trees, or "
+            "from too few evaluations), so that refined rows would have no valid bounds; call calibrate(rows) first, "
+            "with the model attached",
             f"{left_over:,}",
         )
+    elif left_over:
+        logger.warning(
+            "%s of %s rows are still above the tolerance of %.3g; a larger row_budget helps where it pays for all "
+            "coalitions of a row, and calibrate() with more evaluations a row lets refinement go on for longer",
+            f"{left_over:,}", f"{len(waiting):,}", tolerance,
+        )  # fmt: skip
     ranking, refined = some.answer.ranking, known.bounds.refined
     if ranking is not None:  # what the ranking head said of rows that are better known now no longer counts
         ranking = ranking.copy()

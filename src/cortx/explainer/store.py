@@ -19,7 +19,7 @@ from cortx.explainer.labels import Labels, exact_rows, label_facts, pack_labels,
 from cortx.explanation import Explanation, Views, take_rows
 from cortx.games import Game, Rows
 from cortx.games.fingerprint import difference, game_key
-from cortx.games.value_store import ValueStore
+from cortx.games.value_store import N_CHECKED, ValueStore, consolation
 from cortx.progress import progress_bar
 from cortx.seeding import stream_seed
 from cortx.training.checkpoint import Checkpoint
@@ -30,8 +30,6 @@ MOST_AT_RISK = 500_000
 """Evaluations that a kill or a failing model may cost: labels are kept in parts of about this size."""
 SLOW_AT_RISK = 2_000
 """The same for a model that is called by `Calls`; one label is the least."""
-N_CHECKED = 32
-"""Rows, at most, whose outputs tell whether kept labels belong to a model."""
 
 
 @dataclass(frozen=True)
@@ -182,11 +180,14 @@ class LabelStore:
                 )
             self._parts.clear()
             self._places.clear()
-        self._checked = True
+            self._checked = True
+            return
+        self._checked = len(self.to_check(rows)) > 0  # labels of none of these rows: the next ones tell
 
     def to_check(self, rows: Rows) -> IntArray:
         """Rows, at most `N_CHECKED`, whose outputs tell whether the kept labels are of this model."""
-        names = [name for name, places in self._places.items() if places]
+        # Labels that correct a student are made anew with each: nothing is learned from the kept ones.
+        names = [name for name, places in self._places.items() if places and not name.endswith("-corrects")]
         each = max(1, N_CHECKED // max(1, len(names)))
         chosen = [self._known(name, rows)[:each] for name in names]
         return np.unique(np.concatenate(chosen))[:N_CHECKED] if chosen else np.zeros(0, dtype=np.int64)
@@ -207,9 +208,9 @@ class LabelStore:
         return True
 
     def _known(self, name: str, rows: Rows) -> IntArray:
-        """Positions of the table's first rows that have such a label."""
-        places = self._places[name]
-        return np.flatnonzero([int(word) in places for word in rows.words[:50_000]])
+        """Positions of the table's rows that have such a label."""
+        known = np.fromiter(self._places[name], dtype=np.uint64)
+        return np.flatnonzero(np.isin(rows.words, known))
 
     def adopt(self, ask: Ask, rows: Rows, index: IntArray) -> None:
         """Labels of rows `index` that the first version kept under another name, where they mean the same."""
@@ -267,12 +268,7 @@ class LabelStore:
     def _consolation(self, error: Exception) -> str:
         if not len(self):
             return ""
-        where = "on this explainer" if self.folder is None else "with the same checkpoint folder"
-        when = "with a larger budget" if isinstance(error, BudgetError) else "once the model answers"
-        return (
-            f"; {len(self):,} labels ({self.evaluations:,} evaluations) are kept: call fit again {where} {when}, and "
-            "it goes on from there"
-        )
+        return consolation(f"{len(self):,} labels ({self.evaluations:,} evaluations)", self.folder, error, "call fit")
 
     def forget(self, ask: Ask) -> None:
         """Drops labels of an ask from memory; those of another ask that means the same stay."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -34,7 +33,7 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 logger = logging.getLogger("cortx")
 HELD_OUT, MOST_HELD_OUT = 0.04, 1_000
-"""The share of the pairs that the student never learns from, and their number at most: they say how good it is."""
+"""The share of the rows, and how many at most, whose pairs the student never learns from: they say how good it is."""
 LABEL_BYTES = 256 * 2**20
 """Memory for the rows that the student labels."""
 PART = 8_192
@@ -114,7 +113,6 @@ class Taught:
     """The root mean square of what it misses of the difference between a coalition and its complement, of rows that it
     never saw, as a share of that of the difference; infinite where it learned from a single row."""
     pairs: int
-    seconds: float
     student: StorableStudent | None = None
     """The teacher as a control variate of later labels; None where it is the game itself."""
     network: StudentNetwork | None = None
@@ -157,7 +155,8 @@ def teach(
         tried = lesson.better(count // share, steps, last=False)
         if tried.unexplained < SETTLED:
             logger.info(
-                "stopped at %s of %s pairs of values: the student misses %.2g%% of unseen ones, and more hardly help",
+                "stopped at %s of %s pairs of values: on unseen ones the student's relative error is %.2g%%, and more "
+                "hardly help",
                 f"{tried.pairs:,}", f"{count:,}", 100 * tried.unexplained,
             )  # fmt: skip
             count = tried.pairs
@@ -191,7 +190,6 @@ class _Lesson:
         self.schema = rows.table.schema
         self.values = np.zeros((len(pairs), 2, game.n_outputs), dtype=np.float32)
         self.bought = 0
-        self.seconds = 0.0
         self.tries_trees = config.trees and can_grow()
         # Of rows that nothing else is learned from, as far as pairs are of different rows.
         self.held_out = np.zeros(len(pairs), dtype=bool)
@@ -215,7 +213,6 @@ class _Lesson:
         """A student of the first `count` pairs; only the `last` one labels rows."""
         config = config or self.config
         self.buy(count)
-        started = perf_counter()
         absent = torch.from_numpy(self.game.absent)
         players = torch.from_numpy(self.game.players.column_player)
         own_inputs = deepcopy(self.features)  # each network moves to the device alone
@@ -224,14 +221,13 @@ class _Lesson:
             network.layers.load_state_dict(self.start.layers.state_dict())
         network.to(self.device)
         with work(large=False):
-            values = self._set(count, held_out=False)
+            values = self._learned(count)
             train_student(network, values, max(1, steps), seed=self.seed, screen=last, show=self.show)
         network.requires_grad_(False)
-        self.seconds += perf_counter() - started
         student = NetworkStudent(network, self.schema, self.game.base_values, self.seed)
         inputs = self.inputs or self.features
         guesses = network if inputs is self.features else None  # gradients are those of the explainer's own inputs
-        return Taught(student, inputs, self._unexplained(student, count), count, self.seconds, student, guesses)
+        return Taught(student, inputs, self._unexplained(student, count), count, student, guesses)
 
     def better(self, count: int, steps: int, *, last: bool = True) -> Taught:
         """The student of the first `count` pairs that predicts values better which neither saw: a network or trees.
@@ -248,27 +244,27 @@ class _Lesson:
         slow = trees.teacher.label_count(len(self.rows), self.config.label_rows) < min(LEAST_LABELLED, len(self.rows))
         if slow or trees.unexplained > FAR_BEHIND * network.unexplained:
             self.tries_trees = False
-            return replace(network, seconds=self.seconds)
+            return network
         if last:
             trees = self.grow(count, ROUNDS, count)
             logger.info(
-                "of values that they never saw, boosted trees miss %.2g%% and a network %.2g%%: the better one teaches",
+                "on values that they never saw, boosted trees have a relative error of %.2g%% and a network one of "
+                "%.2g%%: the better one teaches",
                 100 * trees.unexplained, 100 * network.unexplained,
             )  # fmt: skip
-        return replace(trees if trees.unexplained < network.unexplained else network, seconds=self.seconds)
+        return trees if trees.unexplained < network.unexplained else network
 
     def _smooth_or_sharp(self, smooth: Taught, steps: int) -> Taught:
         """The better one of a smooth network and one with sharp bends, which is trained now."""
         sharp = self.train(smooth.pairs, steps, config=replace(self.config, sharp=True, weight_decay=ROUGH_DECAY))
         logger.info(
-            "of values that they never saw, a network with sharp bends misses %.2g%% and a smooth one %.2g%%: the "
-            "better one is the student", 100 * sharp.unexplained, 100 * smooth.unexplained,
+            "on values that they never saw, a network with sharp bends has a relative error of %.2g%% and a smooth one "
+            "of %.2g%%: the better one is the student", 100 * sharp.unexplained, 100 * smooth.unexplained,
         )  # fmt: skip
-        return replace(min(smooth, sharp, key=lambda taught: taught.unexplained), seconds=self.seconds)
+        return min(smooth, sharp, key=lambda taught: taught.unexplained)
 
     def grow(self, learned: int, rounds: int, count: int) -> Taught:
         """Boosted trees that learn from the first `learned` pairs, judged by those held out of the first `count`."""
-        started = perf_counter()
         game, players = self.game, self.game.players.column_player
         most = max(1, min(LEARNED_BYTES // (16 * len(players)), LEARNED_ROWS // (2 * game.n_outputs)))
         chosen = np.flatnonzero(~self.held_out[:learned])[:most]
@@ -283,11 +279,11 @@ class _Lesson:
         reference = self.features.reference.cpu().numpy()
         student = ForestStudent(forest, players, absent, reference, self.schema, game.base_values)
         inputs = self.inputs or with_steps(self.features, forest_steps(forest))
-        self.seconds += perf_counter() - started
-        return Taught(student, inputs, self._unexplained(student, count), count, self.seconds, student)
+        return Taught(student, inputs, self._unexplained(student, count), count, student)
 
-    def _set(self, count: int, *, held_out: bool) -> ValueSet:
-        chosen = np.flatnonzero(self.held_out[:count] == held_out)
+    def _learned(self, count: int) -> ValueSet:
+        """What students learn from of the first `count` pairs."""
+        chosen = np.flatnonzero(~self.held_out[:count])
         arrays = (self.place[chosen], self.pairs.kept[chosen], self.values[chosen])
         row, kept, values = (torch.from_numpy(array).to(self.device) for array in arrays)
         return ValueSet(self.codes, row, kept, values)
@@ -330,14 +326,14 @@ def label_rows(
         made = moved(made, real, rows.table.schema, game.absent, generator)
     matrix = np.concatenate([real, made])
     codes = torch.from_numpy(matrix).to(network.device)
-    labels, totals = [], []
+    labels = codes.new_empty(len(codes), game.n_players, game.n_outputs, dtype=torch.float32)
+    totals = codes.new_empty(len(codes), game.n_outputs, dtype=torch.float32)
     with progress_bar("labels to learn from", len(codes), show=show) as advance, work(large=True):
-        for number, part in enumerate(torch.split(codes, LABELLED_PART)):
-            some, total = teacher.labels(part, stream_seed(seed, "labels", number))
-            labels.append(some)
-            totals.append(total)
-            advance(len(part), "")
-    return LabelSet(codes, torch.cat(totals), network.active(codes), torch.cat(labels))
+        for number, start in enumerate(range(0, len(codes), LABELLED_PART)):
+            part = slice(start, start + LABELLED_PART)
+            labels[part], totals[part] = teacher.labels(codes[part], stream_seed(seed, "labels", number))
+            advance(len(codes[part]), "")
+    return LabelSet(codes, totals, network.active(codes), labels)
 
 
 def made_up(game: Game, real: npt.NDArray[Any], count: int, generator: np.random.Generator) -> Array:

@@ -30,8 +30,14 @@ def on_own_columns(game: Game, trees: TreeGame, table: Table) -> tuple[Forest, B
     """The forest on encoded rows of the game's table, and the columns that may be missing, (columns,).
 
     `table` has typical rows and all known categories. Raises `NotTrees` where a column goes through a step that
-    neither rises nor falls.
+    neither rises nor falls, or where numbers count as missing and are not told from others by a threshold.
     """
+    if trees.missing_number is not None:
+        raise NotTrees(
+            f"the model takes {trees.missing_number:g} for missing (missing={trees.missing_number:g}), which is no "
+            "threshold of a column; train it with missing values as NaN, or use shapley(game, X, method='tree') with "
+            "the model"
+        )
     made = _Rewriting(game, trees, table)
     for j in range(len(table.schema.columns)):
         made.rewrite(j)
@@ -130,8 +136,16 @@ class _Rewriting:
                 f"column {self.table.schema.columns[j].name!r} becomes a sparse matrix, whose zeros XGBoost takes as "
                 "missing; let the steps give dense ones (sparse_output=False, sparse_threshold=0)"
             )
-        low, high = (np.full(kinds.shape[1], end) for end in self._ends(j))
+        ends, missing_beyond = self._ends(j)
+        low, high = (np.full(kinds.shape[1], end) for end in ends)
         at_low, at_high = (old.answers(some, self._inputs(j, ends)) for ends in (low, high))
+        for beyond, answers in zip(missing_beyond, (at_low, at_high), strict=True):
+            if beyond and (self._missing(j, some) != answers).any():
+                raise NotTrees(
+                    f"a step of the Pipeline makes numbers of column {self.table.schema.columns[j].name!r} missing "
+                    "that lie outside of the table's, and the trees send missing values another way than the numbers "
+                    "beside them; let the step clip such numbers, or use shapley(game, X, method='tree') with the model"
+                )
         below, above = _ordered(low), _ordered(high)
         while (below + 1 < above).any():
             middle = below // 2 + above // 2 + (below % 2 + above % 2) // 2  # their sum may be too large
@@ -146,20 +160,25 @@ class _Rewriting:
         self.left[swapped], self.right[swapped] = self.right[swapped], self.left[swapped]
         return falls[place]
 
-    def _ends(self, j: int) -> tuple[float, float]:
-        """The least and the most number to ask for: some steps, such as a logarithm, do not take any number."""
+    def _ends(self, j: int) -> tuple[tuple[float, float], tuple[bool, bool]]:
+        """The least and the most number to ask for, and whether those beyond become missing.
+
+        Some steps, such as a logarithm, do not take any number.
+        """
         numbers = np.append(self.table.matrix[:, j], self.start[j])
         known = numbers[~np.isnan(numbers)]
-        ends = []
+        ends, missing = [], []
         for far, near in ((-FAR, known.min(initial=0.0)), (FAR, known.max(initial=0.0))):
             try:
                 with np.errstate(all="ignore"):
                     there, here = np.isnan(self._inputs(j, np.array([far, near])))
                 fine = bool((there <= here).all())  # NaN only where a number of the table gives NaN too
+                missing.append(not fine)
             except CortxError:
                 fine = False
+                missing.append(False)
             ends.append(far if fine else float(near))
-        return ends[0], ends[1]
+        return (ends[0], ends[1]), (missing[0], missing[1])
 
 
 def _ordered(numbers: Array) -> IntArray:

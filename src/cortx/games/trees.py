@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,8 @@ class TreeGame:
     """(tree columns,) the player that each belongs to."""
     sources: IntArray
     """(tree columns,) the column of the game's table that each comes from."""
+    missing_number: np.float32 | None = None
+    """A number that means missing, as XGBoost's models may have one."""
 
     def outputs(self, table: Table) -> Array:
         """The game's outputs of rows, (rows, outputs), from the trees alone."""
@@ -89,7 +91,8 @@ def read_trees(game: Game) -> TreeGame:
     if forest.n_columns > len(sources):
         raise NotTrees(f"the trees look at {forest.n_columns} columns, the table has {len(sources)}")
     made_of = np.asarray(sources, dtype=np.int64)
-    return TreeGame(_selected(forest, game), encode, game.players.column_player[made_of], made_of)
+    players = game.players.column_player[made_of]
+    return TreeGame(_selected(forest, game), encode, players, made_of, missing_number(last))
 
 
 def check_trees(game: Game, trees: TreeGame, table: Table, most: int | None = None) -> bool:
@@ -259,12 +262,17 @@ def _dense(batch: Any, gaps: float) -> Array:
         raise NotTrees(f"the steps of the Pipeline do not end in numbers ({error})") from error
 
 
-def _own_missing(matrix: Array, last: Any) -> Array:
-    """XGBoost's scikit-learn models may have a number of their own that means missing."""
+def missing_number(last: Any) -> np.float32 | None:
+    """XGBoost's scikit-learn models may have a number of their own that means missing; it compares in float32."""
     missing = getattr(last, "missing", None) if library_of(last) == "xgboost" else None
-    if isinstance(missing, (int, float, np.number)) and missing == missing:
-        return np.where(matrix == np.float32(missing), np.nan, matrix)
-    return matrix
+    is_number = isinstance(missing, (int, float, np.number)) and missing == missing
+    return np.float32(cast(float, missing)) if is_number else None
+
+
+def _own_missing(matrix: Array, last: Any) -> Array:
+    number = missing_number(last)
+    with np.errstate(over="ignore"):
+        return matrix if number is None else np.where(matrix.astype(np.float32) == number, np.nan, matrix)
 
 
 @dataclass(frozen=True, eq=False)

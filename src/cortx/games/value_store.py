@@ -38,7 +38,7 @@ WORTH_GROWING = 1.5
 PAIRS = 65_536
 """Pairs of a row and a coalition that are looked up at a time."""
 N_CHECKED = 32
-"""Evaluations, about, that tell whether kept values belong to a model."""
+"""Evaluations, about, that tell whether what is kept belongs to a model."""
 SMALL_PART, MOST_SMALL_PARTS = 16_384, 64
 """Files with fewer values than this are joined once there are so many of them."""
 
@@ -87,6 +87,18 @@ def keys_of(rows: Words, coalitions: Words) -> Words:
     return keys
 
 
+def checked_values(evaluations_per_value: int) -> int:
+    """Values v(S) that are compared with kept ones, at most."""
+    return max(4, N_CHECKED // evaluations_per_value)
+
+
+def consolation(kept: str, folder: Path | None, error: Exception, call: str = "call") -> str:
+    """What follows an error in the middle of paid work: that `kept`, in words, is not lost."""
+    where = "on this explainer" if folder is None else "with the same checkpoint folder"
+    when = "with a larger budget" if isinstance(error, BudgetError) else "once the model answers"
+    return f"; {kept} are kept: {call} again {where} {when}, and it goes on from there"
+
+
 @dataclass(eq=False)
 class _Part:
     path: Path
@@ -111,6 +123,8 @@ class ValueStore:
         self._parts: list[_Part] = []
         self._base: Array | None = None
         self._checked = True
+        self._unused: Words | None = None
+        """Rows whose values were neither used nor bought since `begin`, ascending; more than those once some are."""
         self._written, self._ramp = clock(), _Ramp(clock)
         self.bought = self.reused = 0
         """Evaluations since `begin`: asked for now, and paid for earlier and used."""
@@ -138,6 +152,7 @@ class ValueStore:
         """Before a new fit: what is kept counts as spent once it is used again, and the model may have changed."""
         self._blocks = [(kept, np.zeros(len(kept), dtype=bool)) for kept, _ in self._blocks]
         self._checked, self.bought, self.reused = len(self) == 0, 0, 0
+        self._unused = None
 
     # Asking -------------------------------------------------------------------------------------------------------
 
@@ -233,11 +248,7 @@ class ValueStore:
     def _consolation(self, error: Exception) -> str:
         if not len(self):
             return ""
-        where = "on this explainer" if self.folder is None else "with the same checkpoint folder"
-        when = "with a larger budget" if isinstance(error, BudgetError) else "once the model answers"
-        return (
-            f"; {len(self):,} values that were paid for are kept: call again {where} {when}, and it goes on from there"
-        )
+        return consolation(f"{len(self):,} values that were paid for", self.folder, error)
 
     # What is kept -------------------------------------------------------------------------------------------------
 
@@ -254,14 +265,18 @@ class ValueStore:
         none = np.zeros(0, dtype=np.uint64)
         return Kept(none, none, np.zeros((0, 0), dtype=np.uint8), np.zeros((0, 0)))
 
-    def of_rows(self, rows: Rows) -> Iterator[tuple[IntArray, BoolArray, Array]]:
-        """The kept values of these rows in parts: positions (n,), coalitions (n, players), values (n, outputs)."""
+    def of_rows(self, rows: Rows, *, unused: bool = False) -> Iterator[tuple[IntArray, BoolArray, Array]]:
+        """The kept values of these rows in parts: positions (n,), coalitions (n, players), values (n, outputs).
+
+        With `unused` those alone that were neither used nor bought since `begin`.
+        """
         kept = self.everything()
         words, first = np.unique(rows.words, return_index=True)
         for start in range(0, len(kept), PAIRS):
             part = slice(start, start + PAIRS)
             found = np.minimum(np.searchsorted(words, kept.rows[part]), len(words) - 1)
-            here = np.flatnonzero(words[found] == kept.rows[part])
+            chosen = words[found] == kept.rows[part]
+            here = np.flatnonzero(chosen & ~self._blocks[0][1][part] if unused else chosen)
             coalitions = np.unpackbits(kept.coalitions[part][here], axis=1, count=rows.active.shape[1]).astype(bool)
             if len(here):
                 yield first[found[here]], coalitions, kept.values[part][here]
@@ -269,16 +284,22 @@ class ValueStore:
     # The model they belong to -------------------------------------------------------------------------------------
 
     def check(self, game: Game, rows: Rows) -> None:
-        """Raises `ArtifactError` if the values of the folder are of another model; in memory they are forgotten."""
+        """Raises `ArtifactError` if the values of the folder are of another model; in memory they are forgotten.
+
+        Where nothing of these rows is kept only v(none) can be compared, and the next rows are checked again.
+        """
         if self._checked:
             return
-        if not self.belongs_to(game, rows):
-            if self.folder is not None:
-                raise ArtifactError(
-                    f"the values kept in {self.folder} belong to another model (its outputs for the same rows were "
-                    "others); use another checkpoint folder, or delete this one"
-                )
-            self._blocks.clear()
+        if self.belongs_to(game, rows):
+            self._checked = self._to_check(game, rows) is not None
+            return
+        if self.folder is not None:
+            raise ArtifactError(
+                f"the values kept in {self.folder} belong to another model (its outputs for the same rows were "
+                "others); use another checkpoint folder, or delete this one"
+            )
+        bought = [(kept.take(np.flatnonzero(spent)), spent[spent]) for kept, spent in self._blocks]
+        self._blocks = [(kept, spent) for kept, spent in bought if len(kept)]
         self._checked = True
 
     def belongs_to(self, game: Game, rows: Rows) -> bool:
@@ -305,8 +326,13 @@ class ValueStore:
 
     def _to_check(self, game: Game, rows: Rows) -> tuple[IntArray, BoolArray, Array] | None:
         """Values of rows of this table, with coalitions of many players, where models differ."""
-        most = max(4, N_CHECKED // game.evaluations_per_value)
-        for index, coalitions, values in self.of_rows(rows):
+        if self._unused is None:
+            kept, spent = self.everything(), self._blocks[0][1] if self._blocks else np.zeros(0, dtype=bool)
+            self._unused = np.unique(kept.rows[~spent])
+        if not np.isin(rows.words, self._unused).any():
+            return None
+        most = checked_values(game.evaluations_per_value)
+        for index, coalitions, values in self.of_rows(rows, unused=True):
             order = np.argsort(-coalitions.sum(axis=1), kind="stable")
             _, first = np.unique(index[order], return_index=True)  # one of each row
             some = order[np.sort(first)][:most]

@@ -197,12 +197,12 @@ def fit(
     """Fit an explainer for a model, and save it as a folder.
 
     TABLE holds rows like those the model was trained on (their labels are not needed; --drop that column).
-    A few rows are labelled with Shapley values by asking the model many times; the explainer learns from these.
-    The plan says before the fit how the evaluations will be spent.
+    The model is asked about masked rows, --budget times at most; a student learns the model from its answers, and the
+    explainer learns from the student. The plan says before the fit how the evaluations will be spent.
 
     [bold]Example[/bold]
 
-    cortx fit scoring:model customers.csv --drop default --budget 500000 --out credit.cortx
+    cortx fit scoring:model customers.csv --drop default --budget 50000 --out credit.cortx
 
     cortx fit remote:predict customers.csv --budget 20000 --calls 8 --calls-per-second 20 --retries 5
     --checkpoint kept/ --out credit.cortx

@@ -178,6 +178,7 @@ def processes(device: str = "cpu") -> Iterator[Processes]:
     distributed.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
         yield Processes(rank, world)
+        distributed.barrier()  # a process that leaves while others still talk may be aborted by gloo
     finally:
         distributed.destroy_process_group()
 

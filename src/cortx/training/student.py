@@ -14,7 +14,15 @@ from torch.nn import functional as F
 
 from cortx.errors import InputError
 from cortx.estimators.block import adding_up
-from cortx.estimators.free import Design, Interactions, design_size, fit_interactions, make_design, random_pairs
+from cortx.estimators.free import (
+    ENOUGH_PAIRS,
+    Design,
+    Interactions,
+    design_size,
+    fit_interactions,
+    make_design,
+    random_pairs,
+)
 from cortx.games import GameSpec, Rows
 from cortx.games.game import table_of
 from cortx.progress import progress_bar
@@ -33,13 +41,18 @@ CACHE_BYTES, GPU_BYTES = 8 * 2**20, 512 * 2**20
 """Activations of masked copies at a time: what a processor's cache holds, and what keeps a GPU busy."""
 PRECISE_VALUES, PRECISE_REGRESSION = 4_096, 2_048
 """Values of the student from which its own Shapley values are made where nothing of them may be missing: up to twice as
-many coalitions are enumerated; of more, a regression takes so many, or 16 for each player."""
+many coalitions are enumerated; of more, a regression takes so many, or 16 for each player up to the first number, or
+as few as it needs."""
 DESIGN_BYTES = 64 * 2**20
 """Memory for designs that are kept, each for rows with the same active players."""
 INPUT_BYTES, ENCODED_ROWS = 256 * 2**20, 16_384
 """Memory for the inputs of all rows that a student learns from; and how many are encoded at a time."""
-SCREENED_ROWS = 48
-"""Rows that say how much players interact."""
+SCREENED_ROWS, ACTIVE_ROWS, SCREENED_FROM = 48, 6, 4_096
+"""Rows that say how much players interact; in how many of them each player is active, where there are so many; and from
+how many rows they are chosen."""
+SCREENING_PAIRS, SCREENING_WORK = 600, 2e9
+"""Pairs of coalitions that such rows are asked for, at most, k; rows with different active players take as many
+inversions of matrices, and k^3 times their number stays below this."""
 FEWEST_VALUES, FEW_PLAYERS = 160, 16
 """The fewest values v(S) of a label; and up to how many players precise labels teach more than labels of more rows
 (docs/decisions/0014-student.md)."""
@@ -223,8 +236,11 @@ class StudentNetwork(nn.Module):
     @torch.inference_mode()
     def totals(self, codes: Tensor) -> Tensor:
         """v(all) - v(none), (rows, outputs)."""
-        parts = torch.split(codes, self.rows_at_a_time(1))
-        return torch.cat([self.asked(part, self.active(part).float()[:, None])[:, 0] for part in parts])
+        result, size = codes.new_empty(len(codes), self.n_outputs, dtype=torch.float32), self.rows_at_a_time(1)
+        for start in range(0, len(codes), size):
+            part = codes[start : start + size]
+            result[start : start + size] = self.asked(part, self.active(part).float()[:, None])[:, 0]
+        return result
 
     @torch.inference_mode()
     def labels(
@@ -256,9 +272,8 @@ class StudentNetwork(nn.Module):
         """Rows with `n` active players, these players (rows, n), and a design; rows of one pattern come together."""
         patterns = np.packbits(active[index].cpu().numpy(), axis=1)
         index = index[torch.from_numpy(np.lexsort(patterns.T)).to(index.device)]
-        size = self.rows_at_a_time(design_size(n, values))
         if not steady:
-            for number, some in enumerate(torch.split(index, size)):
+            for number, some in enumerate(torch.split(index, self.rows_at_a_time(design_size(n, values)))):
                 players = torch.nonzero(active[some])[:, 1].view(len(some), n)
                 own = stream_seed(seed, "student", n, number)
                 yield some, players, make_design(n, values, own, self.interactions.of(players.cpu().numpy()))
@@ -266,7 +281,7 @@ class StudentNetwork(nn.Module):
         alike = torch.unique_consecutive(active[index], dim=0, return_counts=True)[1].tolist()
         for same in torch.split(index, alike):
             design = self._steady_design(active[same[0]], n, values, seed)
-            for some in torch.split(same, size):
+            for some in torch.split(same, self.rows_at_a_time(len(design.coalitions))):
                 yield some, torch.nonzero(active[some])[:, 1].view(len(some), n), design
 
     def _steady_design(self, active: Tensor, n: int, values: int, seed: int) -> Design:
@@ -275,7 +290,7 @@ class StudentNetwork(nn.Module):
         found = self._designs.get(key)
         if found is None:
             if design_size(n, values) != 2**n - 1:
-                values = min(values, max(PRECISE_REGRESSION, 16 * n))
+                values = max(PRECISE_REGRESSION, min(values, 16 * n), 2 * ENOUGH_PAIRS * n)
             believed = self.interactions.of(np.flatnonzero(active.cpu().numpy())[None])
             found = make_design(n, values, stream_seed(seed, "student", n), believed)
             if sum(design.nbytes for design in self._designs.values()) + found.nbytes > DESIGN_BYTES:
@@ -290,21 +305,44 @@ class StudentNetwork(nn.Module):
 
     @torch.inference_mode()
     def screen(self, codes: Tensor, seed: int) -> None:
-        """Learns how much players interact, from its own values of a few rows."""
+        """Learns how much players interact, from its own values of a few of these rows."""
         n = self.n_players
         self._designs.clear()
-        if design_size(n, self.config.values_per_label(n)) == 2**n - 1:
+        active = self.active(codes).cpu().numpy()
+        sampled = [design_size(m, self.config.values_per_label(n)) != 2**m - 1 for m in range(n + 1)]
+        rows = np.flatnonzero(np.asarray(sampled)[active.sum(axis=1)])
+        if not len(rows):
             return  # all coalitions of a row are asked for
-        coalitions = random_pairs(n, 6 * n, stream_seed(seed, "interactions"))
+        coalitions = random_pairs(n, min(6 * n, SCREENING_PAIRS), stream_seed(seed, "interactions"))
+        rows = rows[telling_rows(active[rows], most_patterns=int(SCREENING_WORK // len(coalitions) ** 3))]
         both = torch.from_numpy(np.concatenate([coalitions, ~coalitions])).to(self.device, torch.float32)
-        parts = torch.split(codes, self.rows_at_a_time(len(both)))
+        parts = torch.split(codes[torch.from_numpy(rows).to(codes.device)], self.rows_at_a_time(len(both)))
         values = torch.cat([self.asked(part, both) for part in parts]).double().cpu().numpy()  # (rows, 2 k, outputs)
-        odd = (values[:, : len(coalitions)] - values[:, len(coalitions) :]) / 2
+        odd = (values[:, : len(coalitions)] - values[:, len(coalitions) :]).transpose(0, 2, 1) / 2
         with torch.inference_mode(mode=False), torch.enable_grad():
-            found = fit_interactions(coalitions, odd.transpose(0, 2, 1).reshape(-1, len(coalitions)))
+            each = np.repeat(active[rows], self.n_outputs, axis=0)
+            found = fit_interactions(coalitions, odd.reshape(-1, len(coalitions)), each)
         self.single.copy_(found.single)
         self.related.copy_(found.related)
         self.joint.copy_(found.joint)
+
+
+def telling_rows(active: BoolArray, most_patterns: int) -> npt.NDArray[np.int64]:
+    """Which rows, (rows, players), say how much players interact: first those that show rare players, then any.
+
+    The rows of a random order are taken as they come, but for those that show players which few others show.
+    """
+    wanted = np.minimum(ACTIVE_ROWS, active.sum(axis=0))
+    chosen: list[int] = []
+    while len(chosen) < min(SCREENED_ROWS, len(active)):
+        missing = active[chosen].sum(axis=0) < wanted
+        gain = (active & missing).sum(axis=1)
+        gain[chosen] = -1
+        chosen.append(int(gain.argmax()))
+    patterns = np.unique(active[chosen], axis=0, return_inverse=True)[1].ravel()
+    first = np.unique(patterns, return_index=True)[1]
+    allowed = patterns[np.sort(first)[: max(1, most_patterns)]]
+    return np.asarray(chosen)[np.isin(patterns, allowed)]
 
 
 class _Inputs:
@@ -356,7 +394,7 @@ def train_student(
     if not screen:
         return
     rows = torch.unique(values.row)
-    chosen = torch.randperm(len(rows), generator=generator)[:SCREENED_ROWS].to(rows.device)
+    chosen = torch.randperm(len(rows), generator=generator)[:SCREENED_FROM].to(rows.device)
     student.screen(values.codes[rows[chosen]], seed)
 
 
@@ -419,8 +457,12 @@ class NetworkStudent:
         coalitions = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:])) & rows.active[:, None, :]
         masks = torch.from_numpy(coalitions).to(self.network.device, torch.float32)
         size, codes = self.network.rows_at_a_time(masks.shape[-2]), self._codes(rows)
-        parts = [self.network.asked(codes[i : i + size], masks[i : i + size]) for i in range(0, len(rows), size)]
-        return torch.cat(parts).double().cpu().numpy() + self.base_values
+        # One array for all: small results between large intermediate ones would keep the heap from using these again.
+        result = np.empty((*masks.shape[:2], self.network.n_outputs))
+        for start in range(0, len(rows), size):
+            part = slice(start, start + size)
+            result[part] = self.network.asked(codes[part], masks[part]).double().cpu().numpy()
+        return result + self.base_values
 
     def shapley(self, rows: Rows) -> Array:
         """Shapley values of the student's game, (rows, players, outputs): enumerated, or from many coalitions.
