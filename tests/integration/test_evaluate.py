@@ -240,7 +240,28 @@ def noisy_labels(scale: float) -> cortx.Explanation:
     """Labels of 150 rows with normal noise whose l2 norm is about `scale`."""
     exact = cortx.shapley(make_game(), numbers(150, 10), "exact")
     noise = scale / np.sqrt(COLUMNS) * np.random.default_rng(0).normal(size=exact.values.shape)
-    return replace(exact, values=exact.values + noise, error_std=np.full(exact.values.shape, scale / np.sqrt(COLUMNS)))
+    error = np.full(exact.values.shape, scale / np.sqrt(COLUMNS))
+    return replace(exact, values=exact.values + noise, error_std=error, variance=np.square(error))
+
+
+def test_what_is_known_of_the_noise_counts_and_not_its_standard_errors(explainer: cortx.CoRTX) -> None:
+    """Standard errors allow for what few draws miss: as noise they would hide errors."""
+    truth = noisy_labels(0.6 * explainer.quality_["l2"])
+    wide = replace(truth, error_std=2 * truth.error_std)
+    predicted = explainer.explain(truth.data, confidence=0.9)
+    found, blind = (
+        evaluation.compare(explainer, predicted, labels).variance for labels in (wide, replace(wide, variance=None))
+    )
+    np.testing.assert_allclose(found[:, 0], truth.variance.sum(axis=1))
+    np.testing.assert_allclose(blind, 4 * found)
+
+
+def test_banzhaf_values_judge_no_explainer(explainer: cortx.CoRTX) -> None:
+    from cortx.estimators.banzhaf import Banzhaf
+
+    for method in ("banzhaf", Banzhaf()):
+        with pytest.raises(InputError, match="do not add up to the output"):
+            explainer.evaluate(numbers(20, 10), method=method)
 
 
 def test_noise_of_the_labels_is_no_fault_of_the_bounds(explainer: cortx.CoRTX, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -465,7 +465,7 @@ def test_more_values_that_do_not_help_are_not_bought(
 def test_budgets_that_are_too_small(table: np.ndarray, game: cortx.Game) -> None:
     with pytest.raises(BudgetError, match=r"give at least"):
         cortx.CoRTX("default").plan(game, table, 1_000)
-    with pytest.raises(InputError, match="positive sizes"):
+    with pytest.raises(InputError, match="width must be a whole number of at least 1, got 0"):
         StudentConfig(width=0)
 
 
@@ -674,7 +674,7 @@ def test_a_student_of_a_single_row_is_said_to_be_one(caplog: pytest.LogCaptureFi
     equal[alone] = table[alone]
     with caplog.at_level(logging.INFO, "cortx"):
         explainer.fit(game, equal, budget=8_000, progress=False)
-    assert "learned from a single row" in caplog.text
+    assert "nothing says how good the student is" in caplog.text
     assert "inf" not in caplog.text.replace("INFO", "")
 
 
@@ -855,3 +855,54 @@ def test_rows_that_tell_of_interactions_show_rare_players() -> None:
     assert len(np.unique(chosen)) == len(chosen) == 48
     assert len(telling_rows(active, most_patterns=10)) == 10
     assert len(telling_rows(np.ones((500, 3), dtype=bool), most_patterns=1)) == 48
+
+
+def test_held_out_rows_in_which_nothing_happens_say_nothing() -> None:
+    """A rule that fires for six rows of 900: a student that is wrong everywhere must not be called perfect."""
+    table = np.random.default_rng(0).normal(size=(900, 3))
+    fires = np.argsort(-table[:, 0])[:6]
+
+    def game_of(most: float) -> cortx.Game:
+        return cortx.Game(lambda x: np.where(x[:, 0] > most, 1.0, 0.0), reference=np.zeros((1, 3)), categorical=())
+
+    for threshold, expected in ((float(table[fires[-1], 0]) - 1e-9, np.inf), (99.0, 0.0)):
+        game = game_of(threshold)
+        rows = game.rows(table)
+        pairs = draw_pairs_of(rows, np.arange(900), 2_000, 1, 0)
+        features = fit_features(rows.table.matrix, rows.table.schema.columns, game.absent, FeatureConfig())
+        store = ValueStore.open(None, game)
+        lesson = teaching._Lesson(game, rows, pairs, store, features, TINY, seed=0, device="cpu", show=False)
+        lesson.buy(len(pairs))
+        lesson.held_out[:] = ~np.isin(pairs.row, fires)
+        wrong = OfNumbers(np.linspace(0.0, 7.0, 3))
+        assert lesson._unexplained(wrong, len(pairs)) == expected
+
+
+class OfNumbers:
+    """A student that answers nonsense."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.numbers = numbers
+
+    def values(self, rows: Any, coalitions: np.ndarray) -> np.ndarray:
+        return (coalitions @ self.numbers)[..., None]
+
+
+def test_a_refit_uses_no_value_of_the_model_before() -> None:
+    """A model that was trained again and differs on a few rows only: 32 values would not tell."""
+    table = np.random.default_rng(1).normal(size=(500, 4)).astype(np.float64)
+
+    def before(rows: np.ndarray) -> np.ndarray:
+        return rows[:, 0] * rows[:, 1] + rows[:, 2]
+
+    asked: list[int] = []
+
+    def after(rows: np.ndarray) -> np.ndarray:
+        asked.append(len(rows))
+        return before(rows) + 3.0 * (rows[:, 3] > 2.5)
+
+    explainer = cortx.CoRTX(taught_recipe(steps=200), seed=0)
+    none = np.zeros((1, 4))
+    explainer.fit(cortx.Game(before, reference=none, categorical=()), table, budget=8_000, progress=False)
+    explainer.refit(cortx.Game(after, reference=none, categorical=()), table, budget=8_000, progress=False)
+    assert sum(asked) == explainer.costs_["total_evaluations"]  # nothing was known before

@@ -450,3 +450,37 @@ def test_values_of_another_model_are_noticed_by_the_first_rows_that_have_some() 
     spent = new.evaluations
     np.testing.assert_array_equal(store.values(new, second, coalitions), bought)  # what was paid for now is still there
     assert new.evaluations == spent
+
+
+def test_games_whose_references_differ_in_a_text_have_other_keys() -> None:
+    """The codes of two references may be alike: what they stand for is not."""
+    import pandas as pd
+
+    table = pd.DataFrame({"kind": list("abcabcabcabc"), "size": np.arange(12.0)})
+
+    def model(rows: Any) -> np.ndarray:
+        return np.where(rows["kind"] == "a", 3.0, 0.0) + rows["size"].to_numpy()
+
+    games = [cortx.Game(model, reference=pd.DataFrame({"kind": [kind], "size": [0.0]})) for kind in ("a", "b", "a")]
+    stores = [ValueStore.open(None, game) for game in games if game.rows(table)]
+    assert stores[0].key == stores[2].key != stores[1].key
+    again = cortx.Game(model, reference=pd.DataFrame({"size": [0.0], "kind": ["a"]})[["kind", "size"]])
+    again.rows(table.iloc[::-1])  # categories in another order
+    assert ValueStore.open(None, again).key == stores[0].key
+
+
+def test_other_threads_pay_for_themselves() -> None:
+    from threading import Thread
+
+    game, rows_of = game_of(Paid()), table()
+    rows, asked = game.rows(rows_of), coalitions(12, 5, seed=1)
+    store = ValueStore.open(None, game)
+    found: list[np.ndarray] = []
+    with game.keeping(store), game.spending(None) as ledger:
+        thread = Thread(target=lambda: found.append(game.values(rows, asked)))
+        thread.start()
+        thread.join()
+        assert (len(store), store.bought, ledger.spent) == (0, 0, 0)
+        np.testing.assert_allclose(game.values(rows, asked), found[0])
+        assert len(store) > 0
+    assert store.bought == ledger.spent

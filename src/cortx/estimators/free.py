@@ -106,6 +106,7 @@ def fit_interactions(coalitions: BoolArray, odd: Array, active: BoolArray | None
     known = torch.from_numpy(odd[told] / size[told, None])
     active = np.ones((len(odd), coalitions.shape[1]), dtype=bool) if active is None else active
     patterns, of_row = np.unique(active[told], axis=0, return_inverse=True)
+    of_row = of_row.ravel()  # NumPy 2.0.0 keeps its axis
     alike = [(torch.from_numpy(pattern.astype(float)), known[of_row == i]) for i, pattern in enumerate(patterns)]
     signs = torch.from_numpy(2.0 * coalitions - 1)
     raw = [start.single.log(), torch.logit(start.related / MOST_RELATED), start.joint.log()]

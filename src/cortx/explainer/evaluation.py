@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cortx.errors import InputError
+from cortx.estimators import ESTIMATORS, Estimator
 from cortx.estimators.amortized import Amortized
 from cortx.estimators.shapley import shapley
 from cortx.explainer.artifact import compare_model
@@ -61,7 +62,7 @@ def evaluate(
     *,
     game: Game | None,
     rows: int,
-    method: str,
+    method: str | Estimator,
     row_budget: int | None,
     confidence: float,
     slices: Slices,
@@ -81,6 +82,11 @@ def evaluate(
         raise InputError(
             "method='amortized' starts from an explainer's answers and stays near them, so it cannot judge one; use "
             "'auto', 'exact', 'kernel' or 'permutation'"
+        )
+    if not _efficient(method):
+        raise InputError(
+            f"method={method!r} gives values that do not add up to the output, and an explainer learns Shapley values; "
+            "use 'auto', 'exact', 'kernel' or 'permutation'"
         )
     calibration = fitted.calibration
     if calibration is not None:
@@ -104,7 +110,7 @@ def evaluate(
     chosen = possible[np.sort(numpy_generator(seed, "rows to evaluate").choice(len(possible), count, replace=False))]
     some = take_rows(X, chosen)
 
-    student = fitted.student if method not in ("banzhaf", "tree") else None
+    student = fitted.student if method != "tree" else None
     truth = shapley(game, some, method, row_budget=row_budget, views=0, seed=seed, student=student, progress=progress)
     attached = copy(explainer)
     attached._attach(fitted, game)
@@ -141,6 +147,13 @@ def evaluate(
         bounds=bounds,
         missed=None if covered is None else ~covered,
     )
+
+
+def _efficient(method: str | Estimator) -> bool:
+    """Whether values of a method add up to the output."""
+    if isinstance(method, str):
+        return method not in ESTIMATORS or ESTIMATORS[method].efficient
+    return method.efficient
 
 
 def usual_bound(explainer: CoRTX, X: Any, confidence: float) -> float:
@@ -197,12 +210,14 @@ def compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> Comp
     errors = np.asarray(truth.error_std, dtype=np.float64).reshape(labels.shape)
     known = bool(np.isfinite(errors).all())
     errors = np.nan_to_num(errors, posinf=0.0)
+    # Standard errors are larger than the noise is: their squares would take errors for noise.
+    variance = np.square(errors) if truth.variance is None else np.asarray(truth.variance).reshape(labels.shape)
     return Compared(
         answer=answer,
         typical_row=answer.typical_row,
         labels=labels,
         distance=np.sqrt(np.square(labels - answer.values).sum(axis=1)),
-        variance=np.square(errors).sum(axis=1),
+        variance=np.nan_to_num(variance, posinf=0.0).sum(axis=1),
         radius=noise_radius(errors),
         reach=noise_reach(errors),
         feature_names=predicted.feature_names,

@@ -124,6 +124,8 @@ class CoRTX:
         self._fitted: Fitted | None = None
         self._game: Game | None = None
         self._paid: Paid | None = None
+        self._paid_by: tuple[Game, Fitted | None] | None = None
+        """The game whose values and labels are kept, and the fit that a refit started from."""
         self._writes = True
         self._session: tuple[tuple[Any, ...], Session | None] | None = None
         self._seen: tuple[tuple[Any, ...], Seen] | None = None
@@ -202,11 +204,7 @@ class CoRTX:
         progress:
             Bars on stderr; by default only on a terminal.
         """
-        if not isinstance(game, Game):
-            raise InputError(
-                f"the first argument is a {type(game).__qualname__}; expected a cortx.Game, such as "
-                "cortx.Game(model, reference=X)"
-            )
+        _check_game(game)
         recipe = self.resolved_recipe(images=game.of_images)
         if self.unseen not in ("error", "ignore"):
             raise InputError(f"unseen must be 'error' or 'ignore', got {self.unseen!r}")
@@ -243,7 +241,7 @@ class CoRTX:
         Columns, players and outputs must be those of the fit, and no category may be new; the reference
         may have moved. The inputs keep their scales. Networks that start from known ones are trained for
         half as many steps, without pre-training. Bounds, costs and quality are measured anew, and nothing of the old
-        model's values is used.
+        model's values is used (those in a checkpoint folder are compared with the model first).
 
         Parameters
         ----------
@@ -251,11 +249,7 @@ class CoRTX:
             Model evaluations, everything included; by default a quarter of what `fit` would spend.
         """
         fitted = self.fitted
-        if not isinstance(game, Game):
-            raise InputError(
-                f"the first argument is a {type(game).__qualname__}; expected a cortx.Game, such as "
-                "cortx.Game(model, reference=X)"
-            )
+        _check_game(game)
         recipe = self.resolved_recipe(images=game.of_images)
         if (tuple(self.heads), recipe) != (fitted.heads, fitted.recipe):
             raise InputError(
@@ -327,17 +321,26 @@ class CoRTX:
         """What lies in a folder, or what this explainer has already paid for."""
         if request.folder is not None:
             return Paid.open(request.folder, game, request.seed)
-        if self._paid is None or self._paid.labels.key != LabelStore.key_of(game, request.seed):
+        if self._paid is None or not self._is_paid(game, request.seed, request.start):
             self._paid = Paid.open(None, game, request.seed)
+        self._paid_by = (game, request.start)
         self._paid.begin()
         return self._paid
 
+    def _is_paid(self, game: Game, seed: int, start: Fitted | None = None) -> bool:
+        """Whether what is kept may be this game's. A refit goes on from a refit of its own that was cut off, alone."""
+        if self._paid is None or self._paid_by is None or self._paid.labels.key != LabelStore.key_of(game, seed):
+            return False
+        before, before_start = self._paid_by
+        return game.same_model(before) and (start is None or start is before_start)
+
     def plan(self, game: Game, X: Any, budget: int | None = None) -> Plan:
         """How `fit` would spend a budget; print it. It asks the model for its base value only."""
+        _check_game(game)
         recipe = self.resolved_recipe(images=game.of_images)
         rows = game.rows(X)
         seed, paid = whole_seed(self.seed), self._paid
-        kept = paid is not None and paid.labels.key == LabelStore.key_of(game, seed)
+        kept = self._is_paid(game, seed)
         if paid is not None and kept:
             paid.begin()
         n_checked = paid.check_cost(game, rows) if paid is not None and kept else 0
@@ -900,3 +903,11 @@ def _seen(fitted: Fitted, *, ignore: bool) -> Seen:
     columns, values = features.known_column.cpu().numpy(), features.known_value.cpu().numpy()
     known = {j: np.sort(values[columns == j]) for j, column in enumerate(schema.columns) if column.categorical}
     return Seen(schema, frozenset(features.missing.tolist()), known, ignore, fitted.profile.ranges)
+
+
+def _check_game(game: object) -> None:
+    if not isinstance(game, Game):
+        raise InputError(
+            f"the first argument is a {type(game).__qualname__}; expected a cortx.Game, such as "
+            "cortx.Game(model, reference=X)"
+        )

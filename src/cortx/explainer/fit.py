@@ -63,7 +63,7 @@ from cortx.training.tree_teacher import TreeTeacher, tree_teacher
 
 Array = npt.NDArray[np.float64]
 logger = logging.getLogger("cortx")
-KEPT_WORDS = "; labels that were paid for are kept: fit again with a larger budget, and it goes on from them"
+KEPT_WORDS = "; what was paid for is kept: fit again with a larger budget, and it goes on from that"
 LEAST_GAIN = 0.05
 """Labels are no longer bought once doubling them is likely to bring less than this share of the error."""
 NEAR, NEAR_NOISE = 0.03, 1.2
@@ -237,8 +237,9 @@ def _fit_taught(
         taught, costs = _teach(game, rows, plan, store, request)
         if math.isinf(taught.unexplained):
             logger.warning(
-                "the student learned from a single row, since all others judge it or equal a row that does, so "
-                "explanations may be far off: see quality_ and the bounds; more different rows help"
+                "nothing says how good the student is: no row is left to test it on, or the model's output never "
+                "changes on those that are; explanations may be far off: see quality_ and the bounds; more different "
+                "rows help"
             )
         elif taught.poor:
             logger.warning(

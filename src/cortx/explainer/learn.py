@@ -53,7 +53,7 @@ LEAST_MISSED = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """A trained network, and the validation labels that chose its best moment."""
+    """A trained network, and the validation labels that judged it (without a student they chose its epoch)."""
 
     network: ExplainerNetwork
     schema: Schema | ImageSchema

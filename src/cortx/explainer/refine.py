@@ -265,9 +265,11 @@ def round_scores(
     labels, errors: (rows, players, outputs), the true values with their standard errors. Rows without a round have 0.
     With the `variance` of the labels, shaped like them, their noise is taken out instead of being allowed for.
     """
+    rows, bands = (np.zeros((len(labels), labels.shape[2])) for _ in range(2))
+    if most < FIRST_ROUND:
+        return rows, bands
     if variance is not None:
         return _seen_round_scores(some, labels, variance, most)
-    rows, bands = (np.zeros((len(labels), labels.shape[2])) for _ in range(2))
     _, first, same = np.unique(some.rows.words, return_index=True, return_inverse=True)  # equal rows are paid for once
     for index, refinement in some.blocks(np.sort(first), most):
         active = refinement.block.active

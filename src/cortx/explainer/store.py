@@ -72,7 +72,7 @@ class Ask:
     def costs(self, active: IntArray, game: Game) -> Array:
         """Model evaluations of rows with so many active players, (rows,), at most.
 
-        Only permutations may cost less, where several pairs of a row visit the same coalition.
+        Permutations and unbiased pairs may cost less, where several of a row ask for the same coalition.
         """
         estimator = ESTIMATORS["kernel"]() if self.method == "auto" else self.estimator
         if isinstance(estimator, str):
@@ -260,7 +260,8 @@ class LabelStore:
                         student=student,
                     )  # fmt: skip
                 except (ModelError, BudgetError) as error:
-                    raise type(error)(f"{error}{self._consolation(error)}") from error
+                    kept = "" if ask.corrects else self._consolation(error)  # of those the values are kept
+                    raise type(error)(f"{error}{kept}") from error
                 self._keep(ask, _Part(rows.words[some], replace(part, data=None)))
                 advance(len(some), f"{game.evaluations:,} evaluations")
         return self._gather(ask.name, rows, index)

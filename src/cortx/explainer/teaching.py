@@ -32,8 +32,9 @@ Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 logger = logging.getLogger("cortx")
-HELD_OUT, MOST_HELD_OUT = 0.04, 1_000
-"""The share of the rows, and how many at most, whose pairs the student never learns from: they say how good it is."""
+HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.04, 10, 1_000
+"""The share of the rows, and how many at least and at most, whose pairs the student never learns from: they say how
+good it is. Of small tables not more than a quarter of the rows."""
 LABEL_BYTES = 256 * 2**20
 """Memory for the rows that the student labels."""
 PART = 8_192
@@ -111,7 +112,7 @@ class Taught:
     features: TableFeatures
     unexplained: float
     """The root mean square of what it misses of the difference between a coalition and its complement, of rows that it
-    never saw, as a share of that of the difference; infinite where it learned from a single row."""
+    never saw, as a share of that of the difference; infinite where no such values tell."""
     pairs: int
     student: StorableStudent | None = None
     """The teacher as a control variate of later labels; None where it is the game itself."""
@@ -194,7 +195,8 @@ class _Lesson:
         # Of rows that nothing else is learned from, as far as pairs are of different rows.
         self.held_out = np.zeros(len(pairs), dtype=bool)
         first = pairs.row[: len(named)]
-        n_held = min(MOST_HELD_OUT, max(2, int(HELD_OUT * len(first))))
+        least = min(LEAST_HELD_OUT, max(2, len(first) // 4))
+        n_held = min(MOST_HELD_OUT, max(least, int(HELD_OUT * len(first))))
         chosen = numpy_generator(seed, "held-out values").choice(first, size=min(n_held, len(first) - 1), replace=False)
         self.held_out[np.isin(pairs.row, chosen)] = True
 
@@ -301,7 +303,10 @@ class _Lesson:
             truth = np.diff(self.values[some] / scale, axis=1)
             odd = truth - np.diff(answers / scale, axis=1)
             missed, total = missed + float(np.square(odd).sum()), total + float(np.square(truth).sum())
-        return float(np.sqrt(missed / total)) if total > 0 else 0.0
+        if total > 0:
+            return float(np.sqrt(missed / total))
+        # Nothing happens in the rows held out: that says nothing, unless nothing happens at all.
+        return np.inf if self.values[:count].any() else 0.0
 
 
 def label_rows(

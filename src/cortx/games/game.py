@@ -7,7 +7,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
+from pathlib import Path
 from threading import get_ident
+from types import MethodType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -202,7 +204,8 @@ class Game:
         self.trees_are_slow = False
         """Whether its trees were found to take too long to teach by them (`cortx.training.tree_teacher`)."""
         self._ledgers: list[Ledger] = []
-        self._keeper: Keeper | None = None
+        self._keepers: dict[int, Keeper] = {}
+        self._given_model = model
         self._target = int(target) if isinstance(target, np.integer) else target
         self._groups = None if isinstance(players, (Patches, Segments)) else players
         self._frame = frame
@@ -483,6 +486,7 @@ class Game:
     def keeping(self, keeper: Keeper) -> Iterator[None]:
         """Within a ``with`` block every v(S) is asked for through `keeper`, a `ValueStore`, which keeps it.
 
+        In the thread that opened the block alone.
         For tables alone: values of images are asked for where the model is, on its device, and are refused here.
         """
         if self.of_images:
@@ -490,11 +494,15 @@ class Game:
                 "keeping() is for games of tables: images are masked and evaluated on the model's device, and their "
                 "values are not kept; leave the block out"
             )
-        before, self._keeper = self._keeper, keeper
+        thread = get_ident()  # other threads that share the game pay for themselves, as with `spending`
+        before, self._keepers[thread] = self._keepers.get(thread), keeper
         try:
             yield
         finally:
-            self._keeper = before
+            if before is None:
+                del self._keepers[thread]
+            else:
+                self._keepers[thread] = before
 
     def count(self, evaluations: int) -> None:
         """Counts evaluations of the model before they are made; whoever calls the model itself calls this first."""
@@ -528,8 +536,9 @@ class Game:
 
     def full_values(self, rows: Rows) -> Array:
         """v(all players), (rows, outputs): the model's own output."""
-        if self._keeper is not None:
-            return self._keeper.values(self, rows, rows.active[:, None, :])[:, 0]
+        keeper = self._keepers.get(get_ident())
+        if keeper is not None:
+            return keeper.values(self, rows, rows.active[:, None, :])[:, 0]
         return self.outputs_of(rows.table)
 
     @_on_its_threads
@@ -552,10 +561,11 @@ class Game:
         coalitions = np.asarray(coalitions, dtype=bool)
         shared = coalitions.ndim == 2
         self.check_coalitions(coalitions.shape if not shared else (len(rows), *coalitions.shape), len(rows))
-        if self._keeper is not None:
+        keeper = self._keepers.get(get_ident())
+        if keeper is not None:
             if spent is not None:
                 spent += self.evaluations_per_value * self._count_different(rows, coalitions)
-            return self._keeper.values(self, rows, coalitions)
+            return keeper.values(self, rows, coalitions)
         if not distinct:
             per_row = np.broadcast_to(coalitions, (len(rows), *coalitions.shape[-2:]))
             return self._values_of_distinct(rows, per_row & rows.active[:, None, :], spent)
@@ -825,8 +835,16 @@ class Game:
 
     def identity(self) -> list[Any]:
         """Arrays and words that tell this game, its model aside, from any other."""
-        arrays = [np.ascontiguousarray(self.absent), np.ascontiguousarray(self.players.column_player)]
+        absent, schema = np.ascontiguousarray(self.absent), self.schema
+        if isinstance(schema, Schema) and any(column.coded for column in schema.columns):
+            absent = Table(absent, schema).row_words()  # codes mean other categories in other tables
+        arrays = [absent, np.ascontiguousarray(self.players.column_player)]
         return [*arrays, *([self.own_reference] if self.own_reference else [])]
+
+    def same_model(self, other: Game) -> bool:
+        """Whether the very same model was given to both; its parameters may have changed in between."""
+        one, two = self._given_model, other._given_model
+        return one is two or (isinstance(one, (str, Path, MethodType)) and bool(one == two))
 
     def fingerprint(self, matrix: Any, schema: Schema | ImageSchema) -> Array:
         """The model's outputs on encoded probe rows, (rows, outputs), to recognise it again; counted as any others."""

@@ -40,9 +40,9 @@ BoolArray = npt.NDArray[np.bool_]
 CACHE_BYTES, GPU_BYTES = 8 * 2**20, 512 * 2**20
 """Activations of masked copies at a time: what a processor's cache holds, and what keeps a GPU busy."""
 PRECISE_VALUES, PRECISE_REGRESSION = 4_096, 2_048
-"""Values of the student from which its own Shapley values are made where nothing of them may be missing: up to twice as
-many coalitions are enumerated; of more, a regression takes so many, or 16 for each player up to the first number, or
-as few as it needs."""
+"""For its Shapley values as a control variate: up to 2 * PRECISE_VALUES coalitions are enumerated. Beyond that a
+regression has PRECISE_REGRESSION values, or 16 for each player if that is more (PRECISE_VALUES at most), and never
+fewer than it needs for the number of players."""
 DESIGN_BYTES = 64 * 2**20
 """Memory for designs that are kept, each for rows with the same active players."""
 INPUT_BYTES, ENCODED_ROWS = 256 * 2**20, 16_384
@@ -90,14 +90,18 @@ class StudentConfig:
     """Points at which the explainer asks the student for its gradients (`PathGradients`); 0: it does not."""
 
     def __post_init__(self) -> None:
-        sizes = (
-            self.width, self.depth, self.steps, self.label_values, self.most_values, self.many_players_values,
-            self.label_rows, self.label_asks,
-        )  # fmt: skip
-        rest = min(self.learning_rate, self.weight_decay, self.path_points)
-        if min(sizes) < 1 or self.batch_size < 2 or self.learning_rate == 0 or rest < 0:
+        least = {
+            "width": 1, "depth": 1, "steps": 1, "batch_size": 2, "label_values": 1, "most_values": 1,
+            "many_players_values": 1, "label_rows": 1, "label_asks": 1, "path_points": 0,
+        }  # fmt: skip
+        for name, at_least in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+                raise InputError(f"a student's {name} must be a whole number of at least {at_least}, got {value!r}")
+        if not self.learning_rate > 0 or not self.weight_decay >= 0:
             raise InputError(
-                "a student needs positive sizes, steps and rates, and batches of two masked copies or more"
+                "a student's learning_rate must be positive and its weight_decay not negative, got "
+                f"{self.learning_rate!r} and {self.weight_decay!r}"
             )
 
     def values_per_label(self, n_players: int) -> int:
