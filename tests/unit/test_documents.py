@@ -147,7 +147,8 @@ def test_the_slow_model_of_the_document() -> None:
     about, seconds, budget = found["relative l2"], found["seconds"], ", 20,000 evaluations"
     stands(
         "docs/slow-models.md",
-        f"A model that takes {1_000 * about['seconds_a_row']:.0f} ms a row ({about['setting'].removesuffix(budget)}) was "
+        f"A model that takes {1_000 * about['seconds_a_row']:.0f} ms a row "
+        f"({about['setting'].removesuffix(budget)}) was "
         f"explained in {seconds['value']:.0f} ± {seconds['spread']:.0f} seconds on two cores",
         f"On {about['test_rows']} fresh rows the error is {about['value']:.1%} of the exact values' size",
     )
