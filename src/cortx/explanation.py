@@ -78,7 +78,8 @@ class Explanation:
     data: Any = field(default=None, repr=False)
     output_names: tuple[str, ...] | None = None
     error_std: FloatArray | None = None
-    """Standard errors of ``values``; zero where they are exact, NaN where they are not known."""
+    """Standard errors of ``values``; zero where they are exact, NaN where they are not known. From few draws they are
+    larger than the spread over repeats (``variance`` is its square), so that twice of them holds all the same."""
     outputs: FloatArray | None = None
     """The model's own output for each row, when it was known; shaped like ``base_values``."""
     evaluations: int = 0

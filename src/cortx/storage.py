@@ -39,7 +39,7 @@ def local_path(value: str | os.PathLike[str], what: str = "the path") -> Path:
 
     Called before any work: ``Path("s3://bucket/x")`` would be a local folder that is called "s3:".
     """
-    text = os.fspath(value)
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
     if not isinstance(text, str) or not text:
         raise InputError(f"{what} must be the path of a file or folder, got {text!r}")
     found = _SCHEME.match(text)

@@ -301,7 +301,8 @@ def test_labels_of_unknown_noise_accuse_nobody(explainer: cortx.CoRTX) -> None:
     assert report.coverage is not None
     assert report.coverage.p_value < 1e-4
     assert report.coverage.bound == report.coverage.labels_in_bound
-    assert all("no standard error" in words and "larger row budget" in words for words in report.reasons)
+    unjudged = [words for check in report.checks if check.problem for words in check.words]
+    assert all("no standard error" in words and "larger row budget" in words for words in unjudged)
     assert report.to_json()["label_standard_error"] is None
 
 
@@ -317,7 +318,10 @@ def test_labels_noisier_than_the_bounds_show_nothing(
     monkeypatch.setattr(evaluation, "shapley", lambda *arguments, **options: noisy)
     report = tested.evaluate(numbers(150, 10), rows=150)
     assert (report.verdict, set(report.problems)) == ("not judged", {"not judged"})
-    assert all("noise" in words and "larger row budget" in words for words in report.reasons)
+    unjudged = [words for check in report.checks if check.problem for words in check.words]
+    assert all("noise" in words and "larger row budget" in words for words in unjudged)
+    assert report.reasons[: len(unjudged)] == unjudged
+    assert any("no column has drifted" in words for words in report.reasons[len(unjudged) :])  # what held is said too
     if calibrated:
         assert "the noise of the label is larger than the bound" in report.reasons[0]
         narrow = replace(explainer.calibration, rows=0 * explainer.calibration.rows)

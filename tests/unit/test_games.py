@@ -428,3 +428,11 @@ def test_the_model_is_given_the_kind_of_table_that_was_asked_for() -> None:
         game = Game(model, reference=np.zeros(2), frame=frame)
         np.testing.assert_allclose(shapley(game, X).values, X.to_numpy())
         assert all(isinstance(rows, kind) for rows in seen)
+
+
+def test_a_model_returns_as_many_outputs_for_any_rows() -> None:
+    game = Game(lambda rows: np.ones((len(rows), 1 + (len(rows) > 4))), reference=np.zeros((1, 3)), categorical=())
+    rows = game.rows(np.ones((2, 3)))
+    game.full_values(rows)
+    with pytest.raises(ModelError, match="returned 2 outputs for each row, and 1 in its first call"):
+        game.values(rows, np.eye(3, dtype=bool))

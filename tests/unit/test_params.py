@@ -113,3 +113,31 @@ def test_a_seed_is_a_whole_number(seed: Any) -> None:
         cortx.CoRTX("quick", seed=seed).fit(game, table, budget=5_000, progress=False)
     with pytest.raises(InputError, match="seed must be a whole number"):
         cortx.shapley(game, table[:2], "permutation", row_budget=20, seed=seed, progress=False)
+
+
+def test_places_that_cannot_be_written_are_refused_before_anything_is_paid(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from cortx.interfaces import cli
+
+    (tmp_path / "scoring.py").write_text("def model(table):\n    raise AssertionError('the model was asked')\n")
+    (tmp_path / "rows.csv").write_text("a,b\n" + "1,2\n3,4.5\n" * 100)
+    for place in (tmp_path / "rows.csv" / "x.cortx", Path("/proc/x.cortx")):
+        arguments = ["fit", f"{tmp_path / 'scoring.py'}:model", str(tmp_path / "rows.csv"), "--out", str(place)]
+        result = CliRunner().invoke(cli.app, arguments)
+        assert result.exit_code != 0
+        assert "--out" in str(result.exception)
+        assert "nothing can be written in" in str(result.exception)
+
+
+def test_a_checkpoint_is_a_folder(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).normal(size=(200, 3))
+    game = cortx.Game(lambda x: x[:, 0], reference=table, categorical=())
+    (tmp_path / "file").write_text("")
+    for wrong, words in (
+        (5, "must be the path of a file or folder, got 5"),
+        (tmp_path / "file", "a file; give a folder"),
+    ):
+        with pytest.raises(InputError, match=words):
+            cortx.CoRTX("quick").fit(game, table, budget=5_000, checkpoint=wrong, progress=False)
+    assert game.evaluations == 0

@@ -169,10 +169,14 @@ def test_any_game_of_trees(kind: str) -> None:
     assert explainer.fitted.network.features.has_steps == (kind != "hidden steps")
 
 
-def test_trees_that_the_model_does_not_follow_teach_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_trees_that_the_model_does_not_follow_teach_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = HistGradientBoostingRegressor(max_iter=15, random_state=0).fit(X, Y)
-    leaves = model.predict
-    model.predict = lambda rows: np.minimum(leaves(rows), 0.8)
+    leaves = HistGradientBoostingRegressor.predict
+    monkeypatch.setattr(
+        HistGradientBoostingRegressor, "predict", lambda self, rows: np.minimum(leaves(self, rows), 0.8)
+    )
     game = cortx.Game(model, reference=X, categorical=())
     with caplog.at_level(logging.INFO, logger="cortx"):
         explainer = cortx.CoRTX(recipe(500, steps=20)).fit(game, X, budget=6_000, progress=False)

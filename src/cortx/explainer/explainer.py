@@ -219,7 +219,7 @@ class CoRTX:
             raise InputError("budget=, labels= and n_labels= each say what to learn from; give one of them")
         if leave_out is not None and labels is None:
             raise InputError("leave_out= belongs to labels=; a budget keeps its own rows aside")
-        kept_in = None if checkpoint is None else local_path(checkpoint, "checkpoint=")
+        kept_in = _checkpoint_folder(checkpoint)
         if isinstance(labels, (str, os.PathLike)):
             labels = local_path(labels, "labels=")
         if trees_of(game):
@@ -282,7 +282,7 @@ class CoRTX:
             )
         if budget is None:
             budget = -(-total_budget(game, rows, None, recipe) // REFIT_SHARE)
-        kept_in = None if checkpoint is None else local_path(checkpoint, "checkpoint=")
+        kept_in = _checkpoint_folder(checkpoint)
         self._fit(game, X, None, recipe, tuple(self.heads), budget, None, kept_in, None, progress, start=fitted)
         return self
 
@@ -903,6 +903,13 @@ def _seen(fitted: Fitted, *, ignore: bool) -> Seen:
     columns, values = features.known_column.cpu().numpy(), features.known_value.cpu().numpy()
     known = {j: np.sort(values[columns == j]) for j, column in enumerate(schema.columns) if column.categorical}
     return Seen(schema, frozenset(features.missing.tolist()), known, ignore, fitted.profile.ranges)
+
+
+def _checkpoint_folder(checkpoint: str | Path | None) -> Path | None:
+    folder = None if checkpoint is None else local_path(checkpoint, "checkpoint=")
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise InputError(f"checkpoint= is {str(folder)!r}, a file; give a folder, which is made if it is not there")
+    return folder
 
 
 def _check_game(game: object) -> None:

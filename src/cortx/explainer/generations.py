@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,7 @@ class Generations:
     def check_target(self, target: Path) -> None:
         """Refuses to write over anything but such a folder, also one that a killed save has left."""
         if not target.exists():
+            self._check_place(target)
             return
         if (target / self.document).is_file():
             ours = self._format(target) in (None, self.format)
@@ -81,6 +83,17 @@ class Generations:
             )
         if not ours:
             raise ArtifactError(f"{target} exists and is not {self.what}; choose another folder, or remove it")
+
+    def _check_place(self, target: Path) -> None:
+        """Refuses a place where no folder can be made."""
+        there = next((parent for parent in target.absolute().parents if parent.exists()), Path("/"))
+        try:
+            os.rmdir(tempfile.mkdtemp(prefix=TEMPORARY, dir=there))
+        except OSError as error:
+            raise ArtifactError(
+                f"{target} cannot be made: nothing can be written in {there} ({error.strerror or error}); choose "
+                "another folder"
+            ) from error
 
     def write(self, target: Path, content: bytes, facts: dict[str, Any]) -> Path:
         """Writes the large file and the document of `facts`, to which the entry of the large file is added."""

@@ -181,7 +181,7 @@ def _unseen(table: Table, j: int, rows: npt.NDArray[np.intp], *, of_trees: bool)
     column = table.schema.columns[j]
     codes = np.unique(table.matrix[rows, j])[:5]
     names = [repr(column.values[int(code)]) if column.coded else f"{code:g}" for code in codes]
-    advice = "fit again with them, or use CoRTX(unseen='ignore')"
+    advice = "fit again with them, or let the explainer guess: explainer.set_params(unseen='ignore')"
     if of_trees:
         advice = "make the TreeExplainer again with rows that have them: TreeExplainer(game, X)"
     return RowError(

@@ -191,9 +191,10 @@ def refine(
         )
     elif left_over:
         logger.warning(
-            "%s of %s rows are still above the tolerance of %.3g; a larger row_budget helps where it pays for all "
-            "coalitions of a row, and calibrate() with more evaluations a row lets refinement go on for longer",
-            f"{left_over:,}", f"{len(waiting):,}", tolerance,
+            "%s of %s rows are still above the tolerance of %.3g: calibration tried refinement with up to %s values "
+            "v(S) of a row, and beyond that only all of them will do, which row_budget must pay for; "
+            "explainer.calibrate(rows, row_budget=%s) lets refinement go on for longer",
+            f"{left_over:,}", f"{len(waiting):,}", tolerance, f"{most:,}", 4 * most * copies + 1,
         )  # fmt: skip
     ranking, refined = some.answer.ranking, known.bounds.refined
     if ranking is not None:  # what the ranking head said of rows that are better known now no longer counts

@@ -126,7 +126,7 @@ class QualityReport:
     def problems(self) -> tuple[Verdict, ...]:
         """All that keeps it from "fits", what was found before what could not be judged."""
         found = (check.problem for check in self.checks if check.problem is not None)
-        return tuple(sorted(found, key=lambda problem: problem in UNJUDGED))
+        return tuple(dict.fromkeys(sorted(found, key=lambda problem: problem in UNJUDGED)))
 
     @property
     def verdict(self) -> Verdict:
@@ -138,8 +138,10 @@ class QualityReport:
 
     @property
     def reasons(self) -> list[str]:
-        """Why the verdict is not "fits", or everything that speaks for it."""
-        return [words for check in self.checks if self.fits or check.problem for words in check.words]
+        """The problems that were found; where there are none, what could not be judged and then what held."""
+        found = self.verdict != "fits" and self.verdict not in UNJUDGED
+        checks = sorted(self.checks, key=lambda check: check.problem is None)
+        return [words for check in checks if check.problem or not found for words in check.words]
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON types; what is not defined is None."""

@@ -158,11 +158,15 @@ class Forest:
             total += self.value[leaves]
         return total
 
+    def thresholds_of(self, splits: IntArray) -> npt.NDArray[Any]:
+        """Thresholds of splits as inputs are compared with them."""
+        return self._thresholds[self.place[splits]]
+
     def answers(self, splits: IntArray, inputs: Array) -> BoolArray:
         """Whether row i goes left at ``splits[i]``, (rows,): for splits with thresholds."""
         numbers = inputs[np.arange(len(splits)), self.column[splits]]
         numbers = numbers.astype(np.float32) if self.single else numbers
-        left: BoolArray = numbers <= self._thresholds[self.place[splits]]
+        left: BoolArray = numbers <= self.thresholds_of(splits)
         return np.where(np.isnan(numbers), self.missing_left[splits], left)
 
     def check(self) -> None:

@@ -206,6 +206,7 @@ class Game:
         self._ledgers: list[Ledger] = []
         self._keepers: dict[int, Keeper] = {}
         self._given_model = model
+        self._outputs_seen: int | None = None
         self._target = int(target) if isinstance(target, np.integer) else target
         self._groups = None if isinstance(players, (Patches, Segments)) else players
         self._frame = frame
@@ -684,7 +685,7 @@ class Game:
             )  # fmt: skip
             with closing(asked):
                 for arrived in asked:
-                    yield [(number, self.select_outputs(outputs)) for number, outputs in arrived]
+                    yield [(number, self._selected(outputs)) for number, outputs in arrived]
 
     def _all_side_by_side(self, matrix: Any, schema: Schema | ImageSchema) -> Array:
         """The model's outputs for one encoded matrix, (rows, outputs), in calls of `Calls.batch` rows."""
@@ -731,14 +732,14 @@ class Game:
         images = matrix.reshape(n, *schema.shape)
         self.count(n)
         if not self.model.tensor:
-            outputs = self.select_outputs(self.model(images.cpu().numpy(), n))
+            outputs = self._selected(self.model(images.cpu().numpy(), n))
             return torch.from_numpy(outputs).to(self.device, torch.float32)
         outputs = self.model.tensors(images, n).to(torch.float32)
         if check and not bool(torch.isfinite(outputs).all()):
             raise ModelError(
                 f"the model returned NaN or infinity for some of {n} masked images; check it on such images"
             )
-        chosen: torch.Tensor = self.select_outputs(outputs)
+        chosen: torch.Tensor = self._selected(outputs)
         return chosen
 
     def _masked(self, matrix: Any, coalitions: BoolArray, schema: Schema | ImageSchema) -> Array:
@@ -769,7 +770,7 @@ class Game:
         n_rows = int(matrix.shape[0])
         batch = self._as_input(matrix, schema)
         self.count(n_rows)
-        outputs: Array = self.select_outputs(self.model(batch, n_rows))
+        outputs: Array = self._selected(self.model(batch, n_rows))
         return outputs
 
     def _as_input(self, matrix: Any, schema: Schema | ImageSchema) -> Any:
@@ -798,6 +799,16 @@ class Game:
         """The columns of the table that the model is given."""
         allowed = self.model.frames
         return convert_schema(schema, self._frame or (schema.frame if schema.frame in allowed else allowed[0]))
+
+    def _selected(self, outputs: Any) -> Any:
+        """`select_outputs` of a call of the model, which must have as many outputs as every other one."""
+        if self._outputs_seen not in (None, outputs.shape[1]):
+            raise ModelError(
+                f"the model returned {outputs.shape[1]} outputs for each row, and {self._outputs_seen} in its first "
+                "call; it must return as many for any rows"
+            )
+        self._outputs_seen = int(outputs.shape[1])
+        return self.select_outputs(outputs)
 
     def select_outputs(self, outputs: Any) -> Any:
         """The outputs that are explained, of an array or a tensor (rows, outputs)."""

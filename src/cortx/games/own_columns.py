@@ -24,6 +24,12 @@ MOST_CODES = 4_096
 """Different values of a column of categories, at most."""
 COMPARED = 2_000
 """Rows on which the new forest must say exactly what the old one says."""
+MOST_VALUES, AT_A_TIME = 20_000, 4_096
+"""Different values of a column on which each of its splits must say what it said, at most; and how many at a time."""
+NOT_MONOTONE = (
+    "a step of the Pipeline neither rises nor falls with {}, so the trees cannot be told without it; use "
+    "shapley(game, X, method='tree') with the model"
+)
 
 
 def on_own_columns(game: Game, trees: TreeGame, table: Table) -> tuple[Forest, BoolArray]:
@@ -48,7 +54,7 @@ def on_own_columns(game: Game, trees: TreeGame, table: Table) -> tuple[Forest, B
 
 class _Rewriting:
     def __init__(self, game: Game, trees: TreeGame, table: Table) -> None:
-        self.trees, self.table, self.start = trees, table, game.absent[0]
+        self.trees, self.table, self.absent, self.start = trees, table, game.absent, game.absent[0]
         old = trees.forest
         self.column, self.threshold, self.missing_left = (
             old.column.copy(),
@@ -155,10 +161,34 @@ class _Rewriting:
         falls = ~at_low & at_high
         threshold = np.where(rises | falls, _number(below), np.where(at_low, np.inf, -np.inf))
         place = np.ravel(place)
+        self._check_thresholds(j, some, threshold, falls)
         self.threshold[splits] = threshold[place]
         swapped = splits[falls[place]]
         self.left[swapped], self.right[swapped] = self.right[swapped], self.left[swapped]
         return falls[place]
+
+    def _check_thresholds(self, j: int, splits: IntArray, threshold: Array, falls: BoolArray) -> None:
+        """Refuses thresholds, (splits,), that say something else of a value of the column, however rare it is."""
+        numbers = np.concatenate([self.table.matrix[:, j], self.absent[:, j]])
+        known = np.unique(numbers[~np.isnan(numbers)])
+        if len(known) > MOST_VALUES:
+            known = known[np.linspace(0, len(known) - 1, MOST_VALUES).astype(np.int64)]
+        old = self.trees.forest
+        for start in range(0, len(known), AT_A_TIME):
+            values = known[start : start + AT_A_TIME]
+            inputs = self._inputs(j, values)
+            for column in np.unique(old.column[splits]):
+                here = np.flatnonzero(old.column[splits] == column)
+                numbers = inputs[:, column].astype(np.float32) if old.single else inputs[:, column]
+                # A split of a column of numbers: answers of the trees, and of the new thresholds, (splits, values).
+                left = numbers <= old.thresholds_of(splits[here])[:, None]
+                left = np.where(np.isnan(numbers), old.missing_left[splits[here], None], left)
+                if ((values <= threshold[here, None]) ^ falls[here, None] != left).any():
+                    name = self.table.schema.columns[j].name
+                    raise NotTrees(
+                        f"{NOT_MONOTONE.format(f'its column {name!r}')}; or, if it is a category, name it in "
+                        "categorical=[...]"
+                    )
 
     def _ends(self, j: int) -> tuple[tuple[float, float], tuple[bool, bool]]:
         """The least and the most number to ask for, and whether those beyond become missing.
@@ -201,7 +231,4 @@ def _compare(game: Game, trees: TreeGame, forest: Forest, table: Table) -> None:
     for matrix in (rows, absent, mixed):
         expected = trees.outputs(Table(matrix, table.schema))
         if not np.allclose(forest.outputs(matrix), expected, rtol=0, atol=1e-9 * (1 + np.abs(expected).max())):
-            raise NotTrees(
-                "a step of the Pipeline neither rises nor falls with its column, so the trees cannot be told without "
-                "it; use shapley(game, X, method='tree') with the model"
-            )
+            raise NotTrees(NOT_MONOTONE.format("its column"))

@@ -29,6 +29,8 @@ from cortx.tables import Column, Schema, Table, dtype_kind, listed_categories
 
 CHECKED = 16
 """Masked rows on which the trees must agree with the model's own outputs before they are believed."""
+RARE_AMONG, FEW_VALUES = 100_000, 64
+"""Rows among which rare values are looked for, at most, and the most different values of a column that has such."""
 AGREES = 1e-4
 """How far they may differ, as a share of the outputs' own size: libraries add leaves in float32."""
 IDENTITY = (
@@ -104,10 +106,10 @@ def check_trees(game: Game, trees: TreeGame, table: Table, most: int | None = No
     if count < 1:
         return False
     rng = np.random.default_rng(0)
-    rows = table.matrix[np.linspace(0, len(table) - 1, count).astype(np.int64)]
+    rows = table.matrix[_checked_rows(table, count)]
     absent = game.absent[np.linspace(0, len(game.absent) - 1, count).astype(np.int64)]
-    # Whole players come and go: half of them on average, in the first row all.
-    present = game.players.columns(rng.random((count, game.n_players)) < np.linspace(1, 0.3, count)[:, None])
+    # Whole players come and go: half of them on average, in the first rows, which are rare ones, nearly all.
+    present = game.players.columns(rng.random((count, game.n_players)) < np.linspace(1, 0.3, count)[:, None] ** 3 + 0.2)
     mixed = Table(np.where(present, rows, absent), table.schema)
     expected, got = game.outputs_of(mixed), trees.outputs(mixed)
     if expected.shape != got.shape:
@@ -123,6 +125,19 @@ def check_trees(game: Game, trees: TreeGame, table: Table, most: int | None = No
     return count == CHECKED
 
 
+def _checked_rows(table: Table, count: int) -> IntArray:
+    """Rows that show the rarest values of columns with few of them, the rarest first; else rows from all over."""
+    matrix = table.matrix[:RARE_AMONG]
+    rare: list[tuple[int, int]] = []
+    for column in matrix.T:
+        _, first, counts = np.unique(column, return_index=True, return_counts=True)
+        if len(counts) <= FEW_VALUES:
+            rare += [(int(n), int(row)) for n, row in zip(counts, first, strict=True) if 2 * n < len(matrix)]
+    chosen = list(dict.fromkeys(row for _, row in sorted(rare)))[: count // 2]
+    even = np.linspace(0, len(table) - 1, count - len(chosen)).astype(np.int64)
+    return np.concatenate([np.array(chosen, dtype=np.int64), even])
+
+
 # What the model's outputs are in terms of its leaves -------------------------------------------------------
 
 
@@ -131,6 +146,13 @@ def _estimator_forest(last: Any, model: EstimatorModel) -> Forest:
     averages = library == "sklearn" and name in AVERAGES
     if library not in ("xgboost", "lightgbm", "catboost") and not (library == "sklearn" and name in SKLEARN):
         raise NotTrees(f"exact tree values need a model of {LIBRARIES}; got {name}")
+    for method in ("predict", "predict_proba"):
+        home = next((base for base in type(last).__mro__ if method in vars(base)), None)
+        if method in vars(last) or (home is not None and home.__module__.partition(".")[0] != library):
+            raise NotTrees(
+                f"{name} has a {method} of its own, which may do more than its trees tell. Use 'kernel' or "
+                "'permutation'"
+            )
     if averages:
         if model.class_names is not None and model.output != "probability":
             raise NotTrees(

@@ -22,7 +22,7 @@ ALIASES = {
 }
 """Arguments whose options go by another name, or by one that means something else."""
 PYTHON = {
-    "CoRTX(unseen='ignore')": "cortx fit --unseen ignore",
+    "explainer.set_params(unseen='ignore')": "cortx fit --unseen ignore",
     "explainer.evaluate(X)": "cortx evaluate",
     "categorical=[...]": "--categorical",
     "categorical=()": "--categorical none",
