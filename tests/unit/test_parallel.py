@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -184,9 +187,29 @@ def train(together: Processes) -> tuple[list[float], Tensor]:
     return losses, torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
-def member(rank: int, folder: str) -> None:
+def gloo_threads() -> int:
+    """How many threads of this process are gloo's, where the system tells."""
+    tasks = Path("/proc/self/task")
+    names = [(task / "comm").read_text() for task in tasks.iterdir()] if tasks.exists() else []
+    return sum("gloo" in name for name in names)
+
+
+def leave_a_cycle() -> tuple[int, int]:
+    """A group of torchrun's that ends with references to it in a cycle: gloo's threads inside and after."""
+    with processes() as together:
+        cycle: list[object] = [torch.distributed.group.WORLD]
+        cycle.append(cycle)
+        together.total(1)
+        inside = gloo_threads()
+        del cycle
+    return inside, gloo_threads()
+
+
+def member(rank: int, folder: str, port: int) -> None:
     """What one of two processes does and writes down."""
     torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    threads = leave_a_cycle()
     store = torch.distributed.FileStore(f"{folder}/store", WORLD)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
     try:
@@ -216,17 +239,20 @@ def member(rank: int, folder: str) -> None:
                 f"{folder}/{rank}.npz", losses=losses, weights=weights, everyone=everyone.detach(), gradient=rows.grad,
                 flags=flags, said=said, total=together.total(rank + 5), sum=together.sum(0.5 + rank),
                 crowded=crowded, own_device=own_device, device=together.own_device("cpu"),
-                told=together.numbers_of_first(lambda: np.array([1.5, rank + 2.0])),
+                told=together.numbers_of_first(lambda: np.array([1.5, rank + 2.0])), threads=threads,
             )  # fmt: skip
         assert torch.distributed.is_initialized()  # who started it ends it
     finally:
         torch.distributed.destroy_process_group()
+        gc.collect()  # as `processes` does: gloo's threads must not outlive Python
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, np.ndarray]]:
     folder = tmp_path_factory.mktemp("processes")
-    torch.multiprocessing.spawn(member, args=(str(folder),), nprocs=WORLD)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(member, args=(str(folder), port), nprocs=WORLD)
     return [dict(np.load(Path(folder) / f"{rank}.npz")) for rank in range(WORLD)]
 
 
@@ -248,6 +274,15 @@ def test_rows_are_gathered_and_gradients_find_their_way_back(written: list[dict[
         np.testing.assert_array_equal(found["flags"], np.arange(ROWS) % 3 == 0)
         assert (int(found["total"]), float(found["sum"])) == (5 + 6, 0.5 + 1.5)
         np.testing.assert_array_equal(found["told"], [1.5, 2.0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to count threads")
+def test_no_thread_outlives_the_group(written: list[dict[str, np.ndarray]]) -> None:
+    for found in written:
+        inside, after = found["threads"].tolist()
+        assert inside > 0
+        assert after == 0
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -178,9 +179,11 @@ def processes(device: str = "cpu") -> Iterator[Processes]:
     distributed.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
         yield Processes(rank, world)
-        distributed.barrier()  # a process that leaves while others still talk may be aborted by gloo
     finally:
         distributed.destroy_process_group()
+        # gloo's threads end with the last reference to the group, which may be part of a cycle. A thread that lets go
+        # of a tensor while Python is ending aborts the process.
+        gc.collect()
 
 
 @cache
