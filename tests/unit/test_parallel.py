@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from cortx.errors import InputError
 from cortx.explainer.fit import _shared_outputs
 from cortx.explainer.labels import Labels
 from cortx.explainer.material import labels_as_given
+from cortx.training import parallel
 from cortx.training.contrastive_loss import Similarity, contrastive_loss
 from cortx.training.finetune import part_of_mean
 from cortx.training.parallel import ALONE, Processes, processes
@@ -194,8 +194,9 @@ def gloo_threads() -> int:
     return sum("gloo" in name for name in names)
 
 
-def leave_a_cycle() -> tuple[int, int]:
+def leave_a_cycle(meeting: str) -> tuple[int, int]:
     """A group of torchrun's that ends with references to it in a cycle: gloo's threads inside and after."""
+    parallel._store = lambda: torch.distributed.FileStore(meeting, WORLD)  # no port that others may take
     with processes() as together:
         cycle: list[object] = [torch.distributed.group.WORLD]
         cycle.append(cycle)
@@ -205,11 +206,11 @@ def leave_a_cycle() -> tuple[int, int]:
     return inside, gloo_threads()
 
 
-def member(rank: int, folder: str, port: int) -> None:
+def member(rank: int, folder: str) -> None:
     """What one of two processes does and writes down."""
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    threads = leave_a_cycle()
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD))
+    threads = leave_a_cycle(f"{folder}/first store")
     store = torch.distributed.FileStore(f"{folder}/store", WORLD)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
     try:
@@ -250,9 +251,7 @@ def member(rank: int, folder: str, port: int) -> None:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, np.ndarray]]:
     folder = tmp_path_factory.mktemp("processes")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(member, args=(str(folder), port), nprocs=WORLD)
+    torch.multiprocessing.spawn(member, args=(str(folder),), nprocs=WORLD)
     return [dict(np.load(Path(folder) / f"{rank}.npz")) for rank in range(WORLD)]
 
 

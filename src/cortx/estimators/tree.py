@@ -28,6 +28,8 @@ MOST_ROWS = 512
 """Rows that are explained at a time: enough for the work around them not to matter."""
 DEEP_WORK = 40
 """What a leaf of a deep path takes, for a row and a row of the background, in terms of a node of the others."""
+DEEP_ROUTED = 2**25
+"""Answers of splits that are held at a time where leaves are visited: what rows share is then worked on once."""
 STEP_WORK = 7
 """What a level of a tree takes on a row's way to its leaf, in the unit of `row_work`."""
 ROWS_AT_A_TIME = 8_192
@@ -53,7 +55,8 @@ class TreeValues:
         """The Shapley values of rows, (rows, players, outputs), in bounded memory; `inputs` is (rows, tree columns)."""
         n_outputs = self.forest.n_outputs
         parts = []
-        for part in in_parts(inputs, max(self.forest.n_nodes, ROUTED // MOST_ROWS)):
+        most = DEEP_ROUTED if len(self.deep.leaves) else ROUTED
+        for part in in_parts(inputs, max(self.forest.n_nodes, most // MOST_ROWS), most):
             goes_left = self.forest.goes_left(part)
             total = np.zeros((self.n_players * n_outputs, len(part)))
             self.tables.add_to(goes_left, total)

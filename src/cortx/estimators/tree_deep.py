@@ -1,9 +1,15 @@
-"""Exact Shapley values from the leaves of deep paths, one by one: those that have too many players for tables."""
+"""Exact Shapley values from leaves whose path has too many players for tables.
+
+A leaf of value one, a row that fails the set M of its slots and a background row that fails the set T: where M and T
+share a slot, nobody gets anything. Else, with a = |T| and b = |M|, each slot of T gets (a-1)! b! / (a+b)! and each of M
+minus a! (b-1)! / (a+b)!. Over a whole background the latter is what the slots of T get together, plus the share of the
+background that fails nothing, divided by b.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,25 +17,18 @@ import numpy.typing as npt
 from cortx.estimators.tree_paths import Masks, Paths, bits_set, in_parts, joining_weights
 from cortx.games.forest import Array, BoolArray, IntArray
 
+Sets = npt.NDArray[np.unsignedinteger[Any]]
+"""Sets of slots as the bits of numbers that are no wider than the paths need."""
+FEW_REFERENCES = 8
+"""Backgrounds of so many rows are taken as so many references."""
 PAIRS = 2**19
-"""Pairs of a row and a node, or triples with a background row, that are held at a time, about."""
+"""Pairs of a row and a node that are held at a time, about."""
 MASKS = 2**21
-"""Pairs of a leaf and a background row that are looked at together."""
-KEPT_SETS = 2**22
+"""Pairs of a leaf and a row whose failed sets are held at a time."""
+MEETINGS = 2**18
+"""Pairs of sets, of rows and of the background, that are compared at a time."""
+KEPT_SETS = 2**24
 """Sets that the background fails which are kept for the next rows; beyond that they are found again."""
-
-
-class FailedSets(NamedTuple):
-    """The sets of slots that rows of the background fail on the way to leaves, one after the other."""
-
-    leaves: IntArray
-    failed: Masks
-    """(sets,) ordered by leaf."""
-    share: Array
-    """(sets,) of the background."""
-    first: IntArray
-    """(leaves,) where the sets of each leaf start, and where they end."""
-    last: IntArray
 
 
 class DeepLeaves:
@@ -37,90 +36,59 @@ class DeepLeaves:
 
     def __init__(self, paths: Paths, leaves: IntArray, background: Array) -> None:
         self.paths, self.leaves, self.background = paths, leaves, background
-        self.row_weights, self.reference_weights = joining_weights(paths.players.shape[1])
-        self.always = self._always()
-        step = max(1, MASKS // len(background))
-        self._groups = [leaves[start : start + step] for start in range(0, len(leaves), step)]
-        self._kept: dict[int, FailedSets] = {}
-        self._room = KEPT_SETS
-
-    def _leads(self, leaves: IntArray) -> BoolArray:
-        """(nodes,) whether a node lies on the way to one of the leaves."""
-        leads = np.zeros(self.paths.forest.n_nodes, dtype=bool)
-        here = leaves
-        while len(here):
-            leads[here] = True
-            here = self.paths.parent[here]
-            here = np.unique(here[here >= 0])
-        return leads
-
-    def _always(self) -> Masks:
-        """(nodes,) the slots on the way to a node that the whole background fails."""
-        always = np.full(self.paths.forest.n_nodes, ~np.uint64(0), dtype=np.uint64)
-        nodes = np.flatnonzero(self._leads(self.leaves))
-        for part in in_parts(self.background, 8 * self.paths.forest.n_nodes if len(nodes) else 1):
-            if len(nodes):
-                masks = self.paths.failed(self.paths.forest.goes_left(part), nodes)
-                always[nodes] &= np.bitwise_and.reduce(masks, axis=1)
-        return always
-
-    def _sets(self, group: int) -> FailedSets:
-        """What sets of slots the background fails at some of the leaves; kept while there is room for them."""
-        if group in self._kept:
-            return self._kept[group]
-        leaves, parts = self._groups[group], []
-        for part in in_parts(self.background, self.paths.forest.n_nodes):
-            masks = self.paths.failed(self.paths.forest.goes_left(part), leaves)
-            parts.append(_counted(np.repeat(np.arange(len(leaves)), masks.shape[1]), masks.ravel(), None))
-        leaf, failed, count = _counted(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        places = np.arange(len(leaves))
-        found = FailedSets(
-            leaves, failed, count / len(self.background),
-            np.searchsorted(leaf, places), np.searchsorted(leaf, places, side="right"),
-        )  # fmt: skip
-        if len(failed) <= self._room:
-            self._room -= len(failed)
-            self._kept[group] = found
-        return found
+        self._parts: list[_Reference | _Background] = []
+        if len(leaves) and len(background) <= FEW_REFERENCES:
+            self._parts = [_Reference(paths, leaves, row[None]) for row in background]
+        elif len(leaves):
+            self._parts = [_Background(paths, leaves, background)]
 
     def add_to(self, goes_left: BoolArray, total: Array) -> None:
         """Adds the values of rows to `total`, (targets, rows); `goes_left` is the forest's."""
-        place = np.full(self.paths.forest.n_nodes, -1)
-        for group, leaves in enumerate(self._groups):
-            sets = self._sets(group)
-            place[leaves] = np.arange(len(leaves))
-            for row, leaf, mask in self._reached(goes_left, self._leads(leaves)):
-                self._add_pairs(sets, place[leaf], row, mask, total)
+        own = np.zeros_like(total)
+        for part in self._parts:
+            part.add_to(goes_left, own)
+        total += own / max(1, len(self._parts))
 
-    def _add_pairs(self, sets: FailedSets, place: IntArray, row: IntArray, mask: Masks, total: Array) -> None:
-        """Adds what leaves (their places among those of `sets`) give to rows that fail `mask` there."""
-        inverse = None
-        if len(self.background) > 1:  # rows that fail the same are worked on once
-            place, mask, inverse = _distinct(place, mask)
-        shares = np.empty((len(place), self.paths.players.shape[1]))
-        ends = np.cumsum(sets.last[place] - sets.first[place])
-        start = 0
-        while start < len(place):
-            stop = max(start + 1, int(np.searchsorted(ends, (ends[start - 1] if start else 0) + PAIRS)))
-            shares[start:stop] = self._shares(sets, place[start:stop], mask[start:stop])
-            start = stop
-        if inverse is not None:
-            place, shares = place[inverse], shares[inverse]
-        leaf = sets.leaves[place]
-        count, outputs = self.paths.count[leaf], self.paths.forest.value[leaf]
-        n_outputs, n_rows = outputs.shape[1], total.shape[1]
-        for slot in range(int(count.max(initial=0))):
-            here = np.flatnonzero((count > slot) & (shares[:, slot] != 0))
-            player = self.paths.players[leaf[here], slot].astype(np.int64)
-            for output in range(n_outputs):
-                target = (player * n_outputs + output) * n_rows + row[here]
-                weights = shares[here, slot] * outputs[here, output]
-                total += np.bincount(target, weights, minlength=total.size).reshape(total.shape)
 
-    def _reached(self, goes_left: BoolArray, leads: BoolArray) -> Iterator[tuple[IntArray, IntArray, Masks]]:
-        """Pairs of a row and a leaf that mixtures of it with the background can reach, with the slots the row fails."""
+class _Reference:
+    """Leaves and one row that replaces absent players: only leaves that mixtures with it reach are visited."""
+
+    def __init__(self, paths: Paths, leaves: IntArray, reference: Array) -> None:
+        self.paths = paths
+        self.leads = np.zeros(paths.forest.n_nodes, dtype=bool)
+        here = leaves
+        while len(here):
+            self.leads[here] = True
+            here = paths.parent[here]
+            here = np.unique(here[here >= 0])
+        self.failed = np.zeros(paths.forest.n_nodes, dtype=np.uint64)
+        """(nodes,) the slots that the reference fails on the way to a node."""
+        nodes = np.flatnonzero(self.leads)
+        self.failed[nodes] = paths.failed(paths.forest.goes_left(reference), nodes)[:, 0]
+        self.gain, self.loss = joining_weights(paths.players.shape[1])
+
+    def add_to(self, goes_left: BoolArray, total: Array) -> None:
+        values, n_rows = self.paths.forest.value, total.shape[1]
+        for row, leaf, mask in self._reached(goes_left):
+            theirs = self.failed[leaf]
+            a, b = bits_set(theirs), bits_set(mask)
+            gain, loss = self.gain[a, b], self.loss[a, b]
+            targets, weights, leaves = [], [], []
+            for slot in range(int(self.paths.count[leaf].max())):
+                bit = np.uint64(1 << slot)
+                here = np.flatnonzero((theirs | mask) & bit)
+                weights.append(np.where(theirs[here] & bit, gain[here], -loss[here]))
+                targets.append(self.paths.players[leaf[here], slot].astype(np.int64) * (values.shape[1] * n_rows) + row[here])
+                leaves.append(leaf[here])
+            target, weight, at = np.concatenate(targets), np.concatenate(weights), np.concatenate(leaves)
+            for output in range(values.shape[1]):
+                sums = np.bincount(target + output * n_rows, weight * values[at, output], minlength=total.size)
+                total += sums.reshape(total.shape)
+
+    def _reached(self, goes_left: BoolArray) -> Iterator[tuple[IntArray, IntArray, Masks]]:
+        """Pairs of a row and a leaf that mixtures of it with the reference can reach, with the slots the row fails."""
         forest, n_rows = self.paths.forest, goes_left.shape[1]
-        roots = forest.roots[leads[forest.roots]]
+        roots = forest.roots[self.leads[forest.roots]]
         start = np.zeros(len(roots) * n_rows, dtype=np.uint64)
         todo = [(np.tile(np.arange(n_rows), len(roots)), np.repeat(roots, n_rows), start)]
         while todo:
@@ -134,61 +102,143 @@ class DeepLeaves:
                 yield row[at_leaf], node[at_leaf], mask[at_leaf]
                 row, node, mask = row[~at_leaf], node[~at_leaf], mask[~at_leaf]
             if len(row):
-                todo.append(self._step(row, node, mask, goes_left, leads))
+                todo.append(self._step(row, node, mask, goes_left))
 
     def _step(
-        self, row: IntArray, node: IntArray, mask: Masks, goes_left: BoolArray, leads: BoolArray
+        self, row: IntArray, node: IntArray, mask: Masks, goes_left: BoolArray
     ) -> tuple[IntArray, IntArray, Masks]:
+        """The children of nodes that mixtures still reach."""
         forest = self.paths.forest
         bit = np.uint64(1) << self.paths.slot[node].astype(np.uint64)
         goes = goes_left[forest.place[node], row]
         parts = []
         for child, fails in ((forest.left[node], ~goes), (forest.right[node], goes)):
-            now = np.where(fails, mask | bit, mask)
-            alive = leads[child] & ((now & self.always[child]) == 0)
+            now = mask | (bit * fails)
+            alive = self.leads[child] & ((now & self.failed[child]) == 0)
             parts.append((row[alive], child[alive], now[alive]))
         (r1, c1, m1), (r2, c2, m2) = parts
         return np.concatenate([r1, r2]), np.concatenate([c1, c2]), np.concatenate([m1, m2])
 
-    def _shares(self, sets: FailedSets, place: IntArray, mask: Masks) -> Array:
-        """What a leaf of value one gives each of its slots, where a row fails `mask`: (pairs, slots)."""
-        sizes = sets.last[place] - sets.first[place]
-        pair = np.repeat(np.arange(len(place)), sizes)
-        entry = np.arange(len(pair)) - np.repeat(np.cumsum(sizes) - sizes - sets.first[place], sizes)
-        meets = (sets.failed[entry] & mask[pair]) == 0
-        pair, entry = pair[meets], entry[meets]
-        failed, share = sets.failed[entry], sets.share[entry]
-        a, b = bits_set(failed), bits_set(mask)[pair]
-        lost = np.bincount(pair, share * self.reference_weights[a, b], minlength=len(place))
-        gain = share * self.row_weights[a, b]
-        result = np.empty((len(place), self.paths.players.shape[1]))
-        for slot in range(result.shape[1]):
-            fails = (mask >> np.uint64(slot)) & np.uint64(1) == 1
-            with_slot = np.flatnonzero((failed >> np.uint64(slot)) & np.uint64(1))
-            kept = np.bincount(pair[with_slot], gain[with_slot], minlength=len(place))
-            result[:, slot] = np.where(fails, -lost, kept)
-        return result
+
+class _FailedSets(NamedTuple):
+    """The different sets of slots that a background fails on the way to some leaves, one leaf after the other."""
+
+    sets: Sets
+    share: Array
+    """(sets,) of the background."""
+    first: IntArray
+    """(leaves,) where the sets of each leaf start."""
+    size: IntArray
+    """(leaves,) how many there are."""
 
 
-def _distinct(place: IntArray, mask: Masks) -> tuple[IntArray, Masks, IntArray]:
-    """Equal pairs once, and where each of the given ones is among them."""
-    order = np.lexsort((mask, place))
-    place, mask = place[order], mask[order]
-    new = np.ones(len(place), dtype=bool)
-    new[1:] = (place[1:] != place[:-1]) | (mask[1:] != mask[:-1])
-    inverse = np.empty(len(place), dtype=np.int64)
-    inverse[order] = np.cumsum(new) - 1
-    return place[new], mask[new], inverse
+class _Background:
+    """Leaves and many rows that replace absent players: each different set of a row meets each of the background's."""
+
+    def __init__(self, paths: Paths, leaves: IntArray, background: Array) -> None:
+        self.paths, self.background = paths, background
+        self.gain, _ = joining_weights(paths.players.shape[1])
+        leaves = leaves[np.argsort(paths.count[leaves], kind="stable")]
+        step = max(1, MASKS // len(background))
+        self._groups = [leaves[start : start + step] for start in range(0, len(leaves), step)]
+        self._kept: dict[int, _FailedSets] = {}
+        self._room = KEPT_SETS
+
+    def add_to(self, goes_left: BoolArray, total: Array) -> None:
+        for number, leaves in enumerate(self._groups):
+            theirs = self._failed(number)
+            step = max(1, MASKS // goes_left.shape[1])
+            for start in range(0, len(leaves), step):
+                some = slice(start, start + step)
+                self._add(leaves[some], theirs._replace(first=theirs.first[some], size=theirs.size[some]), goes_left, total)
+
+    def _failed(self, group: int) -> _FailedSets:
+        """What sets of slots the background fails at some of the leaves; kept while there is room for them."""
+        if group in self._kept:
+            return self._kept[group]
+        leaves, forest = self._groups[group], self.paths.forest
+        masks = np.concatenate(
+            [
+                self._narrow(self.paths.failed(forest.goes_left(part), leaves), leaves)
+                for part in in_parts(self.background, forest.n_nodes)
+            ],
+            axis=1,
+        )
+        masks.sort(axis=1)
+        new = _changes(masks)
+        start = np.flatnonzero(new)
+        share = np.diff(start, append=masks.size) / masks.shape[1]
+        size = new.sum(axis=1)
+        found = _FailedSets(masks[new], share, np.cumsum(size) - size, size)
+        if len(share) <= self._room:
+            self._room -= len(share)
+            self._kept[group] = found
+        return found
+
+    def _narrow(self, masks: Masks, leaves: IntArray) -> Sets:
+        """The same sets in numbers of as many bits as the leaves have slots; all bits set is none of them."""
+        most = int(self.paths.count[leaves].max()) + 1
+        return masks.astype(next(kind for kind in (np.uint16, np.uint32, np.uint64) if np.iinfo(kind).bits >= most))
+
+    def _add(self, leaves: IntArray, theirs: _FailedSets, goes_left: BoolArray, total: Array) -> None:
+        """Adds what some leaves give."""
+        masks = self._narrow(self.paths.failed(goes_left, leaves), leaves)
+        order = np.argsort(masks, axis=1, kind="stable")
+        masks = np.take_along_axis(masks, order, axis=1)
+        place = np.cumsum(_changes(masks), axis=1) - 1  # which of a leaf's different sets
+        sizes = place[:, -1] + 1
+        # Leaves of few sets are worked on together, all as if they had as many as the largest of them.
+        by_size = np.argsort(sizes * theirs.size, kind="stable")
+        start = 0
+        while start < len(leaves):
+            stop = start + 1
+            most, width = sizes[by_size[start]], theirs.size[by_size[start]]
+            while stop < len(leaves):
+                most, width = max(most, sizes[by_size[stop]]), max(width, theirs.size[by_size[stop]])
+                if (stop + 1 - start) * most * width > MEETINGS:
+                    break
+                stop += 1
+            some = by_size[start:stop]
+            ours = np.full((len(some), int(sizes[some].max())), np.iinfo(masks.dtype).max, dtype=masks.dtype)
+            ours[np.arange(len(some))[:, None], place[some]] = masks[some]
+            gives = self._gives(ours, theirs, some, int(self.paths.count[leaves[some]].max()))
+            self._spread(leaves[some], gives, place[some], order[some], total)
+            start = stop
+
+    def _gives(self, ours: Sets, theirs: _FailedSets, leaves: IntArray, n_slots: int) -> Array:
+        """What leaves of value one give each slot, (leaves, sets, slots), for the sets `ours` that rows fail."""
+        entry = theirs.first[leaves][:, None] + np.arange(theirs.size[leaves].max())
+        there = entry < (theirs.first + theirs.size)[leaves][:, None]
+        entry = np.where(there, entry, 0)
+        sets = theirs.sets[entry]
+        share = np.where(there, theirs.share[entry], 0.0)
+        slots = np.arange(n_slots, dtype=sets.dtype)
+        b = np.minimum(bits_set(ours), n_slots)
+        meets = (ours[:, :, None] & sets[:, None, :]) == 0
+        # (leaves, number of failed slots of ours, their sets)
+        weights = np.swapaxes(self.gain[bits_set(sets)][..., : n_slots + 1], 1, 2) * share[:, None, :]
+        b_of = b + (n_slots + 1) * np.arange(len(leaves))[:, None]
+        weights = weights.reshape(-1, sets.shape[1]).take(b_of.ravel(), axis=0).reshape(meets.shape)
+        weights *= meets
+        kept = weights @ ((sets[:, :, None] >> slots) & 1).astype(np.float64)
+        nothing = np.where(sets == 0, share, 0.0).sum(axis=1)
+        lost = (kept.sum(axis=2) + nothing[:, None]) / np.maximum(b, 1)
+        return np.where((ours[:, :, None] >> slots) & 1, -lost[:, :, None], kept)
+
+    def _spread(self, leaves: IntArray, gives: Array, place: IntArray, order: IntArray, total: Array) -> None:
+        """Adds what leaves give for the sets at `place` to the rows of `order`."""
+        values = self.paths.forest.value[leaves]
+        players = self.paths.players[leaves, : gives.shape[2]].astype(np.int64)
+        n_outputs = values.shape[1]
+        for output in range(n_outputs):
+            for leaf in np.flatnonzero(values[:, output]):
+                used = players[leaf] >= 0
+                targets = players[leaf, used] * n_outputs + output
+                total[targets[:, None], order[leaf]] += gives[leaf][:, used].T[:, place[leaf]] * values[leaf, output]
 
 
-def _counted(
-    leaf: IntArray, failed: Masks, count: npt.NDArray[np.float64] | None
-) -> tuple[IntArray, Masks, npt.NDArray[np.float64]]:
-    """Equal pairs of leaf and set once, with how often they came; sorted by leaf."""
-    order = np.lexsort((failed, leaf))
-    leaf, failed = leaf[order], failed[order]
-    new = np.ones(len(leaf), dtype=bool)
-    new[1:] = (leaf[1:] != leaf[:-1]) | (failed[1:] != failed[:-1])
-    group = np.cumsum(new) - 1
-    weights = None if count is None else count[order]
-    return leaf[new], failed[new], np.bincount(group, weights).astype(np.float64)
+def _changes(masks: Sets) -> BoolArray:
+    """Where a sorted row has another number than before."""
+    new = np.ones(masks.shape, dtype=bool)
+    np.not_equal(masks[:, 1:], masks[:, :-1], out=new[:, 1:])
+    return new
