@@ -122,7 +122,7 @@ def test_every_form_of_an_explainer_says_the_same(fitted: Any, tmp_path: Any) ->
 
 
 def test_an_explainer_without_a_path_asks_no_gradients() -> None:
-    with pytest.raises(InputError, match="positive"):
+    with pytest.raises(InputError, match="whole number of at least 0"):
         StudentConfig(path_points=-1)
     rows = np.random.default_rng(0).normal(size=(100, 3))
     game = cortx.Game(lambda x: x[:, 0] * x[:, 1] + x[:, 2], reference=np.zeros(3))

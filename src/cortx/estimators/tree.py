@@ -24,12 +24,12 @@ from cortx.tables import Table
 
 MASKED_NUMBERS = 2**20
 """Numbers of masked rows that are held at a time, about."""
-MOST_ROWS = 512
+MOST_ROWS = 1024
 """Rows that are explained at a time: enough for the work around them not to matter."""
 DEEP_WORK = 40
 """What a leaf of a deep path takes, for a row and a row of the background, in terms of a node of the others."""
 DEEP_ROUTED = 2**25
-"""Answers of splits that are held at a time where leaves are visited: what rows share is then worked on once."""
+"""Answers of splits that are held at a time where rows that fail the same set at a leaf are worked on once."""
 STEP_WORK = 7
 """What a level of a tree takes on a row's way to its leaf, in the unit of `row_work`."""
 ROWS_AT_A_TIME = 8_192

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from cortx.estimators.tree_paths import Masks, Paths, bits_set, in_parts, joining_weights
 from cortx.games.forest import Array, BoolArray, IntArray
+from cortx.threads import work
 
 Sets = npt.NDArray[np.unsignedinteger[Any]]
 """Sets of slots as the bits of numbers that are no wider than the paths need."""
-FEW_REFERENCES = 8
+FEW_REFERENCES = 24
 """Backgrounds of so many rows are taken as so many references."""
 PAIRS = 2**19
 """Pairs of a row and a node that are held at a time, about."""
@@ -27,6 +29,8 @@ MASKS = 2**21
 """Pairs of a leaf and a row whose failed sets are held at a time."""
 MEETINGS = 2**18
 """Pairs of sets, of rows and of the background, that are compared at a time."""
+FEW_SETS = 8
+"""Sets of rows at a leaf for which those of the background that share no slot with any are picked out first."""
 KEPT_SETS = 2**24
 """Sets that the background fails which are kept for the next rows; beyond that they are found again."""
 
@@ -148,9 +152,11 @@ class _Background:
         for number, leaves in enumerate(self._groups):
             theirs = self._failed(number)
             step = max(1, MASKS // goes_left.shape[1])
-            for start in range(0, len(leaves), step):
-                some = slice(start, start + step)
-                self._add(leaves[some], theirs._replace(first=theirs.first[some], size=theirs.size[some]), goes_left, total)
+            with work(large=False):  # many small products, which NumPy's BLAS would share between all cores
+                for start in range(0, len(leaves), step):
+                    part = slice(start, start + step)
+                    some = theirs._replace(first=theirs.first[part], size=theirs.size[part])
+                    self._add(leaves[part], some, goes_left, total)
 
     def _failed(self, group: int) -> _FailedSets:
         """What sets of slots the background fails at some of the leaves; kept while there is room for them."""
@@ -185,10 +191,12 @@ class _Background:
         masks = self._narrow(self.paths.failed(goes_left, leaves), leaves)
         order = np.argsort(masks, axis=1, kind="stable")
         masks = np.take_along_axis(masks, order, axis=1)
-        place = np.cumsum(_changes(masks), axis=1) - 1  # which of a leaf's different sets
-        sizes = place[:, -1] + 1
-        # Leaves of few sets are worked on together, all as if they had as many as the largest of them.
-        by_size = np.argsort(sizes * theirs.size, kind="stable")
+        ranks = np.cumsum(_changes(masks), axis=1) - 1  # which of a leaf's different sets
+        sizes = ranks[:, -1] + 1
+        place = np.empty_like(ranks)
+        np.put_along_axis(place, order, ranks, axis=1)
+        # Leaves with about as many sets are worked on together, all as if they had as many as the largest of them.
+        by_size = np.lexsort((sizes, np.rint(4 * np.log2(theirs.size))))
         start = 0
         while start < len(leaves):
             stop = start + 1
@@ -200,9 +208,9 @@ class _Background:
                 stop += 1
             some = by_size[start:stop]
             ours = np.full((len(some), int(sizes[some].max())), np.iinfo(masks.dtype).max, dtype=masks.dtype)
-            ours[np.arange(len(some))[:, None], place[some]] = masks[some]
+            ours[np.arange(len(some))[:, None], ranks[some]] = masks[some]
             gives = self._gives(ours, theirs, some, int(self.paths.count[leaves[some]].max()))
-            self._spread(leaves[some], gives, place[some], order[some], total)
+            self._spread(leaves[some], gives, place[some], total)
             start = stop
 
     def _gives(self, ours: Sets, theirs: _FailedSets, leaves: IntArray, n_slots: int) -> Array:
@@ -212,29 +220,34 @@ class _Background:
         entry = np.where(there, entry, 0)
         sets = theirs.sets[entry]
         share = np.where(there, theirs.share[entry], 0.0)
+        nothing = np.where(sets == 0, share, 0.0).sum(axis=1)
+        meets = (ours[:, :, None] & sets[:, None, :]) == 0
+        if ours.shape[1] <= FEW_SETS:  # most sets of the background meet none of so few
+            used = meets.any(axis=1)
+            first = np.argsort(~used, axis=1, kind="stable")[:, : max(1, int(used.sum(axis=1).max()))]
+            sets, share = np.take_along_axis(sets, first, axis=1), np.take_along_axis(share, first, axis=1)
+            meets = np.take_along_axis(meets, first[:, None, :], axis=2)
         slots = np.arange(n_slots, dtype=sets.dtype)
         b = np.minimum(bits_set(ours), n_slots)
-        meets = (ours[:, :, None] & sets[:, None, :]) == 0
         # (leaves, number of failed slots of ours, their sets)
         weights = np.swapaxes(self.gain[bits_set(sets)][..., : n_slots + 1], 1, 2) * share[:, None, :]
         b_of = b + (n_slots + 1) * np.arange(len(leaves))[:, None]
         weights = weights.reshape(-1, sets.shape[1]).take(b_of.ravel(), axis=0).reshape(meets.shape)
         weights *= meets
-        kept = weights @ ((sets[:, :, None] >> slots) & 1).astype(np.float64)
-        nothing = np.where(sets == 0, share, 0.0).sum(axis=1)
+        has = ((sets[:, :, None] >> slots) & 1).astype(np.float64)
+        kept = torch.bmm(torch.from_numpy(weights), torch.from_numpy(has)).numpy()
         lost = (kept.sum(axis=2) + nothing[:, None]) / np.maximum(b, 1)
         return np.where((ours[:, :, None] >> slots) & 1, -lost[:, :, None], kept)
 
-    def _spread(self, leaves: IntArray, gives: Array, place: IntArray, order: IntArray, total: Array) -> None:
-        """Adds what leaves give for the sets at `place` to the rows of `order`."""
-        values = self.paths.forest.value[leaves]
-        players = self.paths.players[leaves, : gives.shape[2]].astype(np.int64)
+    def _spread(self, leaves: IntArray, gives: Array, place: IntArray, total: Array) -> None:
+        """Adds to rows what leaves give for their sets, which stand at `place`, (leaves, rows)."""
+        values, counts = self.paths.forest.value[leaves], self.paths.count[leaves].tolist()
         n_outputs = values.shape[1]
+        targets = self.paths.players[leaves].astype(np.int64) * n_outputs
         for output in range(n_outputs):
-            for leaf in np.flatnonzero(values[:, output]):
-                used = players[leaf] >= 0
-                targets = players[leaf, used] * n_outputs + output
-                total[targets[:, None], order[leaf]] += gives[leaf][:, used].T[:, place[leaf]] * values[leaf, output]
+            for leaf in np.flatnonzero(values[:, output]).tolist():
+                numbers = gives[leaf, :, : counts[leaf]].T * values[leaf, output]
+                total[targets[leaf, : counts[leaf]] + output] += numbers.take(place[leaf], axis=1)
 
 
 def _changes(masks: Sets) -> BoolArray:

@@ -114,15 +114,21 @@ class Slots:
     leaf_column: IntArray
 
 
-def divided(paths: Paths) -> tuple[Blocks, Slots]:
-    """The division of a forest with the most bits whose tables fit `TABLE_NUMBERS`."""
-    most_bits = MOST_BITS
-    while True:
+def divided(paths: Paths, n_background: int) -> tuple[Blocks, Slots]:
+    """The division of a forest with the most bits whose tables fit `TABLE_NUMBERS`.
+
+    Of one reference a row reaches few leaves: where most leaves are too deep for tables, none gets one.
+    """
+    leaves = paths.forest.leaves
+    for most_bits in range(MOST_BITS, -1, -1):
         blocks = Blocks.of(paths, most_bits)
         slots = blocks.slots()
-        if slots.size <= TABLE_NUMBERS or most_bits == 0:
-            return blocks, slots
-        most_bits -= 1
+        if slots.size <= TABLE_NUMBERS:
+            break
+    if n_background == 1 and (blocks.of_node[leaves] < 0).mean() > 0.5:
+        blocks = Blocks.of(paths, 0)
+        slots = blocks.slots()
+    return blocks, slots
 
 
 class TreeTables:
@@ -140,7 +146,7 @@ class TreeTables:
     @staticmethod
     def of(paths: Paths, background: Array) -> TreeTables:
         """The tables of the `divided` forest; `background` is (rows, tree columns)."""
-        blocks, slots = divided(paths)
+        blocks, slots = divided(paths, len(background))
         return TreeTables(blocks, slots, _fill(blocks, slots, background))
 
     def add_to(self, goes_left: BoolArray, total: Array) -> None:

@@ -87,7 +87,7 @@ def teachable(game: Game, rows: Rows) -> PreparedTrees | None:
     try:
         if game.prepared is None:  # tables of deep trees take long to make, so their size is asked for first
             trees = read_trees(game)
-            blocks, _ = divided(Paths.of(trees.forest, trees.column_player))
+            blocks, _ = divided(Paths.of(trees.forest, trees.column_player), len(game.absent))
             work = row_work(trees.forest, blocks, len(game.absent))
             game.trees_are_slow = most_labels(work) < LEAST_LABELLED
             if game.trees_are_slow:
