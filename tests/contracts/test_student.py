@@ -210,7 +210,7 @@ def refinement(game: cortx.Game, X: Array, student: Any, longest: int) -> Refine
     active = np.tile(np.arange(X.shape[1]), (len(X), 1))
     prior = Prior(np.zeros((*X.shape, 1)), np.full((*X.shape, 1), 0.1))
     spent = np.zeros(len(X), dtype=np.int64)
-    control = Control.of(student, game, rows)
+    control = Control.of(student, game, rows, 0, longest)
     block = Block(game, rows, active, game.full_values(rows), 7, prior=prior, spent=spent, control=control)
     return Refinement(block, longest)
 

@@ -456,6 +456,24 @@ def test_json_is_strict_and_complete(explainer: cortx.CoRTX) -> None:
     assert result["explain_evaluations"] == 60
 
 
+def test_all_that_the_model_is_asked_is_reported(shop_explainer: cortx.CoRTX) -> None:
+    """Labels, explanations and the comparison of models; the clock that measures explaining asks nothing."""
+    asked = 0
+
+    def counted(frame: pd.DataFrame) -> np.ndarray:
+        nonlocal asked
+        asked += len(frame)
+        return sales(frame)
+
+    game = cortx.Game(counted, reference=shops(300, 0))
+    assert game.n_outputs == 1  # asks for the base value
+    asked = 0
+    report = shop_explainer.evaluate(shops(60, 4), game=game)
+    assert asked == report.measures["evaluations"]
+    rest = asked - report.measures["label_evaluations"] - report.measures["explain_evaluations"]
+    assert 0 < rest <= 40  # the comparison of models
+
+
 def test_undefined_measures_are_null(explainer: cortx.CoRTX) -> None:
     reference = np.asarray(explainer.fitted.spec.absent, dtype=np.float64)
     report = explainer.evaluate(np.repeat(reference, 3, axis=0))
@@ -498,6 +516,7 @@ def test_a_saved_explainer_says_the_same(explainer: cortx.CoRTX, tmp_path: Path)
         ({"slices": ["x9"]}, "no column 'x9'"),
         ({"slices": {"team": [1, 2]}}, r"has shape \(2,\), expected one value for each of the 50 rows"),
         ({"method": "guess"}, "'guess'"),
+        ({"method": None}, "must be the name of an estimator or an Estimator, got NoneType"),
     ],
 )
 def test_refuses(explainer: cortx.CoRTX, options: dict[str, Any], message: str) -> None:

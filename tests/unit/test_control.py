@@ -19,7 +19,7 @@ import cortx
 from cortx.errors import ArtifactError, BudgetError, InputError
 from cortx.explainer import artifact
 from cortx.explainer.calibration import Calibration, RoundScores, calibrate, calibrate_seen
-from cortx.explainer.control import control_labels
+from cortx.explainer.control import METHOD
 from cortx.explainer.labels import Labels, label_facts, pack_labels, unpack_labels
 from cortx.explainer.learn import _errors
 from cortx.explainer.noise import Seen, drawn
@@ -161,21 +161,15 @@ def problem() -> tuple[cortx.Game, OfFunction, Array]:
 def test_control_labels_know_their_variance(problem: Any, values: int) -> None:
     game, student, truth = problem
     X = repeats(9, 1000)
-    labels = control_labels(game, X, student, values, seed=0)
+    labels = cortx.shapley(game, X, METHOD, row_budget=values + 1, views=0, student=student, progress=False)
     assert labels.variance is not None
-    assert labels.errors is not None
-    squares = np.square(labels.values[..., 0] - truth)
+    assert labels.error_std is not None
+    squares = np.square(labels.values - truth)
     # Sizes are drawn systematically, which makes labels a little better than their variance says.
     assert 0.75 < squares.mean() / labels.variance.mean() < 1.05
-    assert (labels.errors >= np.sqrt(labels.variance)).all()
+    assert (labels.error_std >= np.sqrt(labels.variance)).all()
     assert labels.evaluations <= 1 + 1000 * (1 + values)
-    assert labels.source == "unbiased-student"
-
-
-def test_control_labels_need_enough_values_for_errors(problem: Any) -> None:
-    game, student, *_ = problem
-    with pytest.raises(InputError, match="values_per_row=10 is too few"):
-        control_labels(game, repeats(9, 5), student, 10, seed=1)
+    assert labels.method == "unbiased-student"
 
 
 def test_the_variance_travels_with_labels(problem: Any, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import cortx
 from cortx.errors import InputError
-from cortx.estimators import tree_tables
+from cortx.estimators import tree_deep, tree_tables
 from cortx.estimators.tree import TreeValues
 from cortx.games.forest import Forest, ForestBuilder
 from cortx.games.tree_readers import NotTrees
@@ -132,16 +132,69 @@ def test_random_trees_equal_the_definition(seed: int) -> None:
 
 
 @pytest.mark.parametrize("numbers", [0, 40, 10**9])
-def test_tables_and_single_leaves_agree(monkeypatch: pytest.MonkeyPatch, numbers: int) -> None:
+@pytest.mark.parametrize("absent", [1, 4, tree_deep.FEW_REFERENCES + 1])
+def test_tables_and_single_leaves_agree(monkeypatch: pytest.MonkeyPatch, absent: int, numbers: int) -> None:
     """However little room tables are given, and whatever part of the leaves is then explained one by one."""
     rng = np.random.default_rng(5)
     forest = random_forest(rng, 5, 7, 2)
-    sample, rows = random_rows(rng, 4, 5), random_rows(rng, 9, 5)
+    sample, rows = random_rows(rng, absent, 5), random_rows(rng, 9, 5)
     expected = TreeValues(forest, np.arange(5), 5, sample).values(rows)
     monkeypatch.setattr(tree_tables, "TABLE_NUMBERS", numbers)
     values = TreeValues(forest, np.arange(5), 5, sample)
     assert (len(values.deep.leaves) > 0) == (numbers < 100)
     np.testing.assert_allclose(values.values(rows), expected, atol=1e-12)
+
+
+def one_leaf_after_the_other(forest: Forest, rows: np.ndarray, sample: np.ndarray) -> np.ndarray:
+    """The formula of docs/decisions/0011-trees.md in plain loops, of a forest with numbers alone, one output."""
+    result = np.zeros(rows.shape)
+    for i, row in enumerate(rows):
+        for absent in sample:
+            todo = [(root, frozenset(), frozenset()) for root in forest.roots]  # who fails which players on the way
+            while todo:
+                node, ours, theirs = todo.pop()
+                column = forest.column[node]
+                if column < 0:
+                    a, b = len(theirs), len(ours)
+                    if a + b and not ours & theirs:
+                        value = forest.value[node, 0] / factorial(a + b) / len(sample)
+                        for player in theirs:
+                            result[i, player] += value * factorial(a - 1) * factorial(b)
+                        for player in ours:
+                            result[i, player] -= value * factorial(a) * factorial(b - 1)
+                    continue
+                for child, goes_left in ((forest.left[node], True), (forest.right[node], False)):
+                    fail = [
+                        {column} if (x[column] <= forest.threshold[node]) != goes_left else set() for x in (row, absent)
+                    ]
+                    todo.append((child, ours | fail[0], theirs | fail[1]))
+    return result
+
+
+@pytest.mark.parametrize("players", [14, 20, 40])
+@pytest.mark.parametrize("absent", [1, 3, 60])
+@pytest.mark.parametrize("small", [False, True], ids=["at once", "in small parts"])
+def test_long_paths(monkeypatch: pytest.MonkeyPatch, players: int, absent: int, small: bool) -> None:
+    """A path on which every split has a player of its own: sets of 16, 32 and 64 bits."""
+    if small:
+        for name in ("PAIRS", "MASKS", "MEETINGS", "KEPT_SETS", "FEW_SETS", "FEW_ROWS"):
+            monkeypatch.setattr(tree_deep, name, 2)
+    rng = np.random.default_rng(players)
+    column = [part for player in range(players) for part in (player, -1)] + [-1]
+    left, right = (
+        [child if own >= 0 else -1 for child, own in zip(range(at, at + 100), column, strict=False)] for at in (1, 2)
+    )
+    builder = ForestBuilder(1)
+    builder.add(
+        column, rng.normal(size=len(column)), (left, right), [True] * len(column), rng.normal(size=(len(column), 1))
+    )
+    forest = builder.build(np.zeros(1))
+    rows, sample = rng.normal(size=(30, players)), rng.normal(size=(absent, players))
+    values = TreeValues(forest, np.arange(players), players, sample)
+    assert len(values.deep.leaves) > 0
+    found = values.values(rows)
+    np.testing.assert_allclose(found[..., 0], one_leaf_after_the_other(forest, rows, sample), atol=1e-12)
+    np.testing.assert_allclose(values.values(rows[:1]), found[:1], atol=1e-14)
 
 
 def test_the_same_whatever_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

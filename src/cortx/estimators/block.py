@@ -49,8 +49,21 @@ class Student(Protocol):
         """
 
 
+@runtime_checkable
+class SampledStudent(Protocol):
+    """A student that knows its own Shapley values from samples alone."""
+
+    def sampled_shapley(self, rows: Rows, seed: int, values: int) -> tuple[Array, Array]:
+        """Unbiased Shapley values of its own game and their variance, (rows, players, outputs) each.
+
+        They come from at least `values` values v(S), which `seed` draws; of other seeds they are independent.
+        """
+
+
 STUDENT_ASKS = 2**14
 """Masked rows that a student is asked about at a time, at most."""
+ASKED_FOR_EACH = 4
+"""Values v(S) that a sampled student is asked for, for each one of the game."""
 ROUNDING = 1e-12
 """Of v(all) and v(none): what is lost where one is taken from the other, and no student can help."""
 ADDS_UP = 1e-3
@@ -61,25 +74,32 @@ ADDS_UP = 1e-3
 class Control:
     """A student's own game on some rows, which serves as a control variate: estimators see the model's game minus it.
 
-    full, empty: its values of all players and of none, (rows, outputs); shapley: (rows, players, outputs).
+    full, empty: its values of all players and of none, (rows, outputs); shapley and variance: its Shapley values and
+    how far off they are where they are sampled (`SampledStudent`), (rows, players, outputs).
     """
 
     student: Student
     full: Array
     empty: Array
     shapley: Array
+    variance: Array
 
     @staticmethod
-    def of(student: Student, game: Game, rows: Rows) -> Control:
+    def of(student: Student, game: Game, rows: Rows, seed: int, values: int) -> Control:
         """Asks the student about the ends and its Shapley values, and checks what it says.
 
+        Sampled Shapley values are drawn by `seed`, from more values than the `values` v(S) that the game is asked for.
         Rounding that keeps its values from adding up is shared out evenly. Raises `InputError` where the shapes do not
         fit the game, players that equal the reference have a value, or values do not add up.
         """
         shape = (len(rows), game.n_players, game.n_outputs)
         ends = np.stack([np.zeros_like(rows.active), rows.active], axis=1)
         empty, full = student_values(student, game, rows, ends).transpose(1, 0, 2)
-        shapley = np.array(student.shapley(rows), dtype=np.float64)
+        if isinstance(student, SampledStudent):
+            shapley, variance = student.sampled_shapley(rows, stream_seed(seed, "student"), ASKED_FOR_EACH * values)
+        else:
+            shapley = np.array(student.shapley(rows), dtype=np.float64)
+            variance = np.zeros_like(shapley)
         if shapley.shape != shape or not np.isfinite(shapley).all():
             raise InputError(
                 f"the student's Shapley values have shape {shapley.shape} or are not finite, expected finite numbers "
@@ -100,10 +120,10 @@ class Control:
                 f"the student's Shapley values miss its own v(all) - v(none) by up to {np.abs(gap).max():.3g}; "
                 "shapley(rows) must give the Shapley values of values(rows, coalitions)"
             )
-        return Control(student, full, empty, adding_up(shapley, full - empty, rows.active))
+        return Control(student, full, empty, adding_up(shapley, full - empty, rows.active), variance)
 
     def take(self, index: npt.NDArray[np.int64]) -> Control:
-        return Control(self.student, self.full[index], self.empty[index], self.shapley[index])
+        return Control(self.student, self.full[index], self.empty[index], self.shapley[index], self.variance[index])
 
 
 def adding_up(values: Array, total: Array, active: BoolArray) -> Array:
@@ -224,13 +244,21 @@ class Block:
         return student_values(self.control.student, self.game, self.rows, self._wide(coalitions))
 
     def completed(self, estimate: Estimate) -> Estimate:
-        """An estimate of this block with the student's share in it; rows that were enumerated have none."""
+        """An estimate of this block with the student's share and its variance; enumerated rows have neither."""
         if self.control is None:
             return estimate
-        known = np.take_along_axis(self.control.shapley, self.active[..., None], axis=1)
+        known, noise = (
+            np.take_along_axis(part, self.active[..., None], axis=1)
+            for part in (self.control.shapley, self.control.variance)
+        )
         if estimate.exact is not None:
-            known[estimate.exact] = 0.0
-        return replace(estimate, values=estimate.values + known)
+            known[estimate.exact] = noise[estimate.exact] = 0.0
+        return replace(
+            estimate,
+            values=estimate.values + known,
+            errors=np.sqrt(np.square(estimate.errors) + noise),
+            variance=None if estimate.variance is None else estimate.variance + noise,
+        )
 
     def _wide(self, coalitions: BoolArray) -> BoolArray:
         """Coalitions of active players as coalitions of all of them, (k, players) or (rows, k, players)."""

@@ -63,12 +63,13 @@ class Interactions:
         """Where only some players, (players,) of 0 and 1, can change anything."""
         return Interactions(self.single * active, self.related * active, self.joint)
 
-    def covariance(self, signs: Tensor) -> Tensor:
-        """Of the odd parts at coalitions, signs (k, n): (k, k)."""
+    def covariance(self, signs: Tensor, others: Tensor | None = None) -> Tensor:
+        """Of the odd parts at coalitions, signs (k, n), with those at others, (m, n), or with each other: (k, m)."""
+        others = signs if others is None else others
         base, tilt = _logs(self.related)
-        exponent = (signs * tilt) @ signs.T
+        exponent = (signs * tilt) @ others.T
         product = (torch.exp(base.sum() + exponent) - torch.exp(base.sum() - exponent)) / 2
-        return (signs * self.single) @ signs.T + self.joint * product
+        return (signs * self.single) @ others.T + self.joint * product
 
     def with_values(self, signs: Tensor) -> Tensor:
         """The covariance of odd parts at coalitions with the Shapley values, (k, n).
@@ -186,19 +187,29 @@ def random_pairs(n: int, n_pairs: int, seed: int) -> BoolArray:
     return np.concatenate([coalitions, np.ones((1, n), dtype=bool)])
 
 
+def odd_regression(signs: Tensor, others: Tensor, believed: Interactions) -> tuple[Tensor, Tensor]:
+    """What odd parts at coalitions, signs (k, n) with all players last, say: the posterior means as linear maps.
+
+    To the Shapley values, (n, k), and to the odd parts at other coalitions (m, n), (m, k).
+    """
+    gram = _with_nugget(believed.covariance(signs))
+    wanted = torch.cat([believed.with_values(signs), believed.covariance(signs, others)], dim=1)
+    solved = torch.linalg.solve(gram, wanted).T
+    influence, n = solved[: signs.shape[1]], signs.shape[1]
+    # The total is known: what the nugget keeps from adding up is shared out evenly.
+    influence = influence - influence.mean(dim=0)
+    influence[:, -1] += 2 / n
+    return influence, solved[n:]
+
+
 def _regression(coalitions: BoolArray, believed: Interactions) -> Design:
     """The posterior mean of the Shapley values, given v at coalitions and their complements; all players come last."""
     signs = torch.from_numpy(2.0 * coalitions - 1)
-    gram = _with_nugget(believed.covariance(signs))
-    influence = torch.linalg.solve(gram, believed.with_values(signs)).T.numpy() / 2  # (n, k)
-    # The total is known: what the nugget keeps from adding up is shared out evenly.
-    n = coalitions.shape[1]
-    influence = influence - influence.mean(axis=0)
-    influence[:, -1] += 1 / (2 * n)
+    influence = odd_regression(signs, signs[:0], believed)[0].numpy() / 2
     pairs = slice(0, len(coalitions) - 1)
     return Design(
         np.concatenate([coalitions[pairs], ~coalitions[pairs], coalitions[-1:]]),
-        np.concatenate([influence[:, pairs], -influence[:, pairs], influence[:, -1:] + 1 / (2 * n)], axis=1),
+        np.concatenate([influence[:, pairs], -influence[:, pairs], influence[:, -1:]], axis=1),
     )
 
 

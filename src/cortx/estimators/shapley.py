@@ -241,6 +241,8 @@ def views_in_memory(n_players: int, n_outputs: int, n_rows: int, more_bytes: int
 
 
 def _choose(method: str | Estimator, explainer: Any, unbiased: bool, of_images: bool) -> Estimator:
+    if not isinstance(method, (str, Estimator)):
+        raise InputError(f"method must be the name of an estimator or an Estimator, got {type(method).__name__}")
     # Either enumerates wherever its budget allows, row by row: that is what "auto" means.
     name = {"auto": "kernel" if of_images else "odd", "auto-kernel": "kernel"}.get(str(method), method)
     if not isinstance(name, Estimator) and name not in ESTIMATORS:
@@ -329,7 +331,7 @@ class _Controls:
             return None
         place = np.full(len(rows), -1, dtype=np.int64)
         place[index] = np.arange(len(index))
-        return _Controls(Control.of(student, game, rows.take(index)), place)
+        return _Controls(Control.of(student, game, rows.take(index), work.stream, per_row), place)
 
     def take(self, rows: IntArray) -> Control | None:
         """None where rows are enumerated."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from cortx.errors import InputError
 from cortx.estimators.exact import VIEW_KEEP
-from cortx.estimators.tree_deep import DeepLeaves
+from cortx.estimators.tree_deep import FEW_REFERENCES, DeepLeaves
 from cortx.estimators.tree_paths import Paths, in_parts
 from cortx.estimators.tree_tables import Blocks, TreeTables
 from cortx.explanation import Explanation, Views
@@ -26,8 +26,9 @@ MASKED_NUMBERS = 2**20
 """Numbers of masked rows that are held at a time, about."""
 MOST_ROWS = 1024
 """Rows that are explained at a time: enough for the work around them not to matter."""
-DEEP_WORK = 40
-"""What a leaf of a deep path takes, for a row and a row of the background, in terms of a node of the others."""
+REFERENCE_WORK, SETS_WORK, SET_WORK = 2.5, 80, 0.1
+"""What a leaf that is visited takes for a row, in terms of a node of the others: for each of few references; or for a
+background, and for each of its rows."""
 DEEP_ROUTED = 2**25
 """Answers of splits that are held at a time where rows that fail the same set at a leaf are worked on once."""
 STEP_WORK = 7
@@ -77,7 +78,9 @@ def row_work(forest: Forest, blocks: Blocks, n_background: int) -> int:
     """
     adds = np.maximum(1, np.count_nonzero(forest.value[forest.leaves], axis=1))
     deep = int(adds[blocks.of_node[forest.leaves] < 0].sum())
-    return round(forest.n_nodes * float(adds.mean())) + DEEP_WORK * deep * n_background
+    few = n_background <= FEW_REFERENCES
+    each = REFERENCE_WORK * n_background if few else SETS_WORK + SET_WORK * n_background
+    return round(forest.n_nodes * float(adds.mean()) + each * deep)
 
 
 def output_work(forest: Forest) -> int:

@@ -31,6 +31,8 @@ MEETINGS = 2**18
 """Pairs of sets, of rows and of the background, that are compared at a time."""
 FEW_SETS = 8
 """Sets of rows at a leaf for which those of the background that share no slot with any are picked out first."""
+FEW_ROWS = 16
+"""Rows for which all leaves are added up at once, instead of one after the other."""
 KEPT_SETS = 2**24
 """Sets that the background fails which are kept for the next rows; beyond that they are found again."""
 
@@ -82,7 +84,9 @@ class _Reference:
                 bit = np.uint64(1 << slot)
                 here = np.flatnonzero((theirs | mask) & bit)
                 weights.append(np.where(theirs[here] & bit, gain[here], -loss[here]))
-                targets.append(self.paths.players[leaf[here], slot].astype(np.int64) * (values.shape[1] * n_rows) + row[here])
+                targets.append(
+                    self.paths.players[leaf[here], slot].astype(np.int64) * (values.shape[1] * n_rows) + row[here]
+                )
                 leaves.append(leaf[here])
             target, weight, at = np.concatenate(targets), np.concatenate(weights), np.concatenate(leaves)
             for output in range(values.shape[1]):
@@ -222,18 +226,19 @@ class _Background:
         share = np.where(there, theirs.share[entry], 0.0)
         nothing = np.where(sets == 0, share, 0.0).sum(axis=1)
         meets = (ours[:, :, None] & sets[:, None, :]) == 0
+        b = np.minimum(bits_set(ours), n_slots)
         if ours.shape[1] <= FEW_SETS:  # most sets of the background meet none of so few
             used = meets.any(axis=1)
             first = np.argsort(~used, axis=1, kind="stable")[:, : max(1, int(used.sum(axis=1).max()))]
             sets, share = np.take_along_axis(sets, first, axis=1), np.take_along_axis(share, first, axis=1)
             meets = np.take_along_axis(meets, first[:, None, :], axis=2)
-        slots = np.arange(n_slots, dtype=sets.dtype)
-        b = np.minimum(bits_set(ours), n_slots)
-        # (leaves, number of failed slots of ours, their sets)
-        weights = np.swapaxes(self.gain[bits_set(sets)][..., : n_slots + 1], 1, 2) * share[:, None, :]
-        b_of = b + (n_slots + 1) * np.arange(len(leaves))[:, None]
-        weights = weights.reshape(-1, sets.shape[1]).take(b_of.ravel(), axis=0).reshape(meets.shape)
+            weights = self.gain[bits_set(sets)[:, None, :], b[:, :, None]] * share[:, None, :]
+        else:  # every number of failed slots at once, (leaves, numbers, their sets), and then that of each of ours
+            every = np.swapaxes(self.gain[bits_set(sets)][..., : n_slots + 1], 1, 2) * share[:, None, :]
+            number = b + (n_slots + 1) * np.arange(len(leaves))[:, None]
+            weights = every.reshape(-1, sets.shape[1]).take(number.ravel(), axis=0).reshape(meets.shape)
         weights *= meets
+        slots = np.arange(n_slots, dtype=sets.dtype)
         has = ((sets[:, :, None] >> slots) & 1).astype(np.float64)
         kept = torch.bmm(torch.from_numpy(weights), torch.from_numpy(has)).numpy()
         lost = (kept.sum(axis=2) + nothing[:, None]) / np.maximum(b, 1)
@@ -241,13 +246,20 @@ class _Background:
 
     def _spread(self, leaves: IntArray, gives: Array, place: IntArray, total: Array) -> None:
         """Adds to rows what leaves give for their sets, which stand at `place`, (leaves, rows)."""
-        values, counts = self.paths.forest.value[leaves], self.paths.count[leaves].tolist()
-        n_outputs = values.shape[1]
-        targets = self.paths.players[leaves].astype(np.int64) * n_outputs
+        values, n_rows = self.paths.forest.value[leaves], place.shape[1]
+        n_outputs, n_slots = values.shape[1], gives.shape[2]
+        targets = self.paths.players[leaves, :n_slots].astype(np.int64) * n_outputs
+        used = targets >= 0
         for output in range(n_outputs):
+            if n_rows <= FEW_ROWS:
+                numbers = np.take_along_axis(gives, place[:, :, None], axis=1) * values[:, output, None, None]
+                target = (targets + output)[:, None, :] * n_rows + np.arange(n_rows)[:, None]
+                there = np.broadcast_to(used[:, None, :], numbers.shape)
+                total += np.bincount(target[there], numbers[there], minlength=total.size).reshape(total.shape)
+                continue
             for leaf in np.flatnonzero(values[:, output]).tolist():
-                numbers = gives[leaf, :, : counts[leaf]].T * values[leaf, output]
-                total[targets[leaf, : counts[leaf]] + output] += numbers.take(place[leaf], axis=1)
+                numbers = gives[leaf][:, used[leaf]].T * values[leaf, output]
+                total[targets[leaf, used[leaf]] + output] += numbers.take(place[leaf], axis=1)
 
 
 def _changes(masks: Sets) -> BoolArray:

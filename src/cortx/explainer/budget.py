@@ -293,7 +293,7 @@ class _Planner:
         learners = learners[self._unlike(learners, np.concatenate([validation, calibration]))]
         spending = self._precise_spending(costs, validation, calibration)
         left = self.spendable - sum(spending.values())
-        pairs = draw_pairs_of(self.rows, learners, left, self.copies, self.seed)
+        pairs = draw_pairs_of(self.rows, learners, left, self.copies, self.seed, self.game.n_outputs)
         if len(pairs) < LEAST_PAIRS and left - pairs.costs(self.copies).sum() >= 2 * self.copies:
             return None
         if len(pairs) < LEAST_PAIRS:

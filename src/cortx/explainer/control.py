@@ -1,4 +1,4 @@
-"""Labels that judge an explainer, from few evaluations: a student's values, and an estimate of what it misses."""
+"""What labels that judge an explainer with a student cost: its values, and an estimate of what it misses."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from cortx.errors import InputError
-from cortx.estimators.block import Student
-from cortx.estimators.shapley import shapley
 from cortx.estimators.unbiased import LEAST_PAIRS
 from cortx.explainer.budget import WELL_JUDGED
-from cortx.explainer.labels import Labels
 from cortx.games import Game
 
 METHOD = "unbiased"
@@ -34,24 +31,3 @@ def control_budget(game: Game, data: Any, row_budget: int | None) -> int:
             "evaluations a row on"
         )
     return row_budget
-
-
-def control_labels(
-    game: Game, data: Any, student: Student, values_per_row: int, seed: int, progress: bool | None = False
-) -> Labels:
-    """Labels of a table's rows from `values_per_row` values v(S) of each at most, v(all) and v(none) aside.
-
-    Rows with few active players are enumerated where that costs no more. `Labels.variance` says how noisy the others
-    are, without bias; their errors are standard errors from which bounds may be read. The student must not have learned
-    from values v(S) that `seed` draws for these rows, nor from what they judge.
-    """
-    if values_per_row < LEAST_VALUES:
-        raise InputError(
-            f"values_per_row={values_per_row} is too few: labels have standard errors from {LEAST_VALUES} values on"
-        )
-    ends = 1 if game.own_reference is None else 2
-    budget = game.evaluations_per_value * (values_per_row + ends)
-    found = shapley(
-        game, data, METHOD, row_budget=budget, views=0, seed=seed, student=student, progress=progress
-    )  # fmt: skip
-    return Labels.of(found, game)

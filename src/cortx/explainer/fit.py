@@ -48,6 +48,7 @@ from cortx.games.tree_readers import NotTrees
 from cortx.games.value_store import ValueStore
 from cortx.images import described, read_like
 from cortx.metrics import l2_distance, rank_accuracy
+from cortx.seeding import stream_seed
 from cortx.tables import Schema
 from cortx.threads import work
 from cortx.training.axioms import exact_total
@@ -432,7 +433,9 @@ def seen_residuals(some: Refinable, labels: Array, variance: Array) -> tuple[Arr
     assert answer.typical is not None
     if some.student is None:
         return np.zeros_like(labels), Seen(labels - answer.values, variance, answer.typical, answer.active)
-    learned = Control.of(some.student, some.game, some.rows).shapley
+    # What is sampled of the student's values is noise of its own, as that of the labels' is.
+    control = Control.of(some.student, some.game, some.rows, stream_seed(some.seed, "seen"), 1)
+    learned, variance = control.shapley, variance + control.variance
     noise, expected = (_mean_square(part, answer.active) for part in (variance, np.square(answer.typical)))
     more = np.divide(noise, expected, out=np.ones_like(noise), where=(noise > 0) & (expected > 0))
     sizes = answer.typical * np.sqrt(more)[:, None, :]

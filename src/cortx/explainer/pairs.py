@@ -17,8 +17,8 @@ IntArray = npt.NDArray[np.int64]
 ROWS_AT_A_TIME = 4_096
 MOST_OF = 0.9
 """Once this share of a row's possible pairs is drawn, no more are drawn of it."""
-MOST_PAIRS = 2_500_000
-"""More than these no student learns anything from; memory stays bounded."""
+MOST_PAIRS, MOST_NUMBERS = 2_500_000, 20_000_000
+"""More pairs no student learns anything from, and more outputs of pairs would take more than some 400 MB of memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,9 @@ class ValuePairs:
         return np.stack([chosen, active[self.row[part]] & ~chosen], axis=1)
 
 
-def draw_pairs_of(rows: Rows, index: IntArray, evaluations: float, copies: int, seed: int) -> ValuePairs:
+def draw_pairs_of(
+    rows: Rows, index: IntArray, evaluations: float, copies: int, seed: int, n_outputs: int = 1
+) -> ValuePairs:
     """Different pairs of rows `index`, round by round, until `evaluations` pay for no more or all are there.
 
     The sizes of S are even between 1 and all of a row's active players. The draws of a row are its own.
@@ -63,8 +65,9 @@ def draw_pairs_of(rows: Rows, index: IntArray, evaluations: float, copies: int, 
     index = index[np.sort(first)]
     every = 2.0 ** np.minimum(rows.active.sum(axis=1) - 1, 60)  # pairs that a row has
     found = _none(rows.active.shape[1])
+    most = min(MOST_PAIRS, MOST_NUMBERS // n_outputs)
     drawn, rounds = 0, 1
-    while len(index) and len(found) < MOST_PAIRS and found.costs(copies).sum() < evaluations:
+    while len(index) and len(found) < most and found.costs(copies).sum() < evaluations:
         parts = [part for number in range(drawn, drawn + rounds) for part in _round(rows, index, seed, number)]
         new = (np.concatenate(part) for part in zip((found.row, found.kept, found.single), *parts, strict=True))
         found = _different(ValuePairs(*new), rows)
@@ -72,7 +75,7 @@ def draw_pairs_of(rows: Rows, index: IntArray, evaluations: float, copies: int, 
         # Rows of which hardly a pair is left are not drawn from again.
         has = np.bincount(found.row, minlength=len(rows))
         index = index[has[index] < np.ceil(MOST_OF * every[index])]
-    return found.head(MOST_PAIRS).within(evaluations, copies)
+    return found.head(most).within(evaluations, copies)
 
 
 def _none(n_players: int) -> ValuePairs:

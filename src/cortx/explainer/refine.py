@@ -118,18 +118,18 @@ class Refinable:
             size = max(1, self.game.memory_budget // row_bytes)
             for start in range(0, len(group), size):
                 some = group[start : start + size]
-                yield some, Refinement(self._block(some), longest)
+                yield some, Refinement(self._block(some, most), longest)
 
-    def _block(self, index: IntArray) -> Block:
+    def _block(self, index: IntArray, most: int) -> Block:
         assert self.answer.typical is not None
         active = np.nonzero(self.rows.active[index])[1].reshape(len(index), -1)
         place = index[:, None], active
-        rows = self.rows.take(index)
+        rows, seed = self.rows.take(index), stream_seed(self.seed, "refine")
         return Block(
-            self.game, rows, active, self.full[index], stream_seed(self.seed, "refine"),
+            self.game, rows, active, self.full[index], seed,
             prior=Prior(self.answer.values[place], self.answer.typical[place]),
             own_empty=None if self.game.own_reference is None else self.empty[index],
-            control=None if self.student is None else Control.of(self.student, self.game, rows),
+            control=None if self.student is None else Control.of(self.student, self.game, rows, seed, most),
         )  # fmt: skip
 
 

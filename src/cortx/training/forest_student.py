@@ -68,8 +68,10 @@ class ForestStudent:
     def _inputs(self, matrix: Array) -> Array:
         """Rows in which players that equal their reference are absent."""
         changed = (matrix != self.reference) & ~(np.isnan(matrix) & np.isnan(self.reference))
-        same_player = self.column_player[:, None] == self.column_player
-        return np.where(changed @ same_player, matrix, self.absent)
+        order = np.argsort(self.column_player, kind="stable")
+        starts = np.searchsorted(self.column_player[order], np.arange(self.n_players))
+        active = np.logical_or.reduceat(changed[:, order], starts, axis=1)
+        return np.where(active[:, self.column_player], matrix, self.absent)
 
     def values(self, rows: Rows, coalitions: BoolArray) -> Array:
         """v(S), (rows, k, outputs), for coalitions (k, players) or (rows, k, players)."""

@@ -13,16 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cortx.errors import InputError
-from cortx.estimators.block import adding_up
-from cortx.estimators.free import (
-    ENOUGH_PAIRS,
-    Design,
-    Interactions,
-    design_size,
-    fit_interactions,
-    make_design,
-    random_pairs,
-)
+from cortx.estimators.block import adding_up, coalition_count
+from cortx.estimators.crossed import CrossedDesign, crossed_design, crossed_pairs
+from cortx.estimators.free import Interactions, design_size, fit_interactions, make_design, random_pairs
 from cortx.games import GameSpec, Rows
 from cortx.games.game import table_of
 from cortx.progress import progress_bar
@@ -39,10 +32,10 @@ Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 CACHE_BYTES, GPU_BYTES = 8 * 2**20, 512 * 2**20
 """Activations of masked copies at a time: what a processor's cache holds, and what keeps a GPU busy."""
-PRECISE_VALUES, PRECISE_REGRESSION = 4_096, 2_048
-"""For its Shapley values as a control variate: up to 2 * PRECISE_VALUES coalitions are enumerated. Beyond that a
-regression has PRECISE_REGRESSION values, or 16 for each player if that is more (PRECISE_VALUES at most), and never
-fewer than it needs for the number of players."""
+PRECISE_VALUES = 8_192
+"""For its Shapley values as a control variate: up to so many coalitions are enumerated, as up to 13 players have."""
+MOST_DESIGNS = 16
+"""Of more players the mean over several crossed designs is taken, at most so many."""
 DESIGN_BYTES = 64 * 2**20
 """Memory for designs that are kept, each for rows with the same active players."""
 INPUT_BYTES, ENCODED_ROWS = 256 * 2**20, 16_384
@@ -98,6 +91,9 @@ class StudentConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
                 raise InputError(f"a student's {name} must be a whole number of at least {at_least}, got {value!r}")
+        for name in ("trees", "sharp"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"a student's {name} must be True or False, got {getattr(self, name)!r}")
         if not self.learning_rate > 0 or not self.weight_decay >= 0:
             raise InputError(
                 "a student's learning_rate must be positive and its weight_decay not negative, got "
@@ -182,7 +178,7 @@ class StudentNetwork(nn.Module):
         self.layers = make_network(
             "sharp" if config.sharp else "residual", width, config.width, config.depth, n_outputs, generator
         )
-        self._designs: dict[tuple[bytes, int, int], Design] = {}
+        self._designs: dict[tuple[bytes, int], CrossedDesign] = {}
 
     @property
     def device(self) -> torch.device:
@@ -247,59 +243,82 @@ class StudentNetwork(nn.Module):
         return result
 
     @torch.inference_mode()
-    def labels(
-        self, codes: Tensor, seed: int, values: int | None = None, *, steady: bool = False, among: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def labels(self, codes: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Shapley values of its own game, (rows, players, outputs), and their totals, (rows, outputs).
 
-        Players that are not `among`, (rows, players), are never present. Rows of few active players are enumerated. Of
-        others about `values` coalitions are asked for, the same for all rows of a chunk, which depend on the order of
-        rows; with `steady` the same for all rows with the same active players, whatever their order.
+        Rows of few active players are enumerated. Of others some coalitions are asked for, the same for all rows of a
+        chunk, which depend on the order of rows.
         """
-        values = self.config.values_per_label(self.n_players) if values is None else values
-        active = self.active(codes) if among is None else self.active(codes) & among
+        values = self.config.values_per_label(self.n_players)
+        active = self.active(codes)
         counts = active.sum(dim=1)
         result = codes.new_zeros(len(codes), self.n_players, self.n_outputs, dtype=torch.float32)
         total = codes.new_zeros(len(codes), self.n_outputs, dtype=torch.float32)
         for n in torch.unique(counts[counts > 0]).tolist():
             index = torch.nonzero(counts == n)[:, 0]
-            for some, players, design in self._chunks(active, index, n, values, seed, steady=steady):
+            patterns = np.packbits(active[index].cpu().numpy(), axis=1)  # rows of one pattern come together
+            index = index[torch.from_numpy(np.lexsort(patterns.T)).to(index.device)]
+            for number, some in enumerate(torch.split(index, self.rows_at_a_time(design_size(n, values)))):
+                players = torch.nonzero(active[some])[:, 1].view(len(some), n)
+                believed = self.interactions.of(players.cpu().numpy())
+                design = make_design(n, values, stream_seed(seed, "student", n, number), believed)
                 masks, weights = design.on(self.device)
                 answers = self.asked(codes[some], masks, players)
                 result[some[:, None], players] = torch.einsum("ik,rko->rio", weights, answers)
                 total[some] = answers[:, -1]
         return result, total
 
-    def _chunks(
-        self, active: Tensor, index: Tensor, n: int, values: int, seed: int, *, steady: bool
-    ) -> Iterator[tuple[Tensor, Tensor, Design]]:
-        """Rows with `n` active players, these players (rows, n), and a design; rows of one pattern come together."""
-        patterns = np.packbits(active[index].cpu().numpy(), axis=1)
-        index = index[torch.from_numpy(np.lexsort(patterns.T)).to(index.device)]
-        if not steady:
-            for number, some in enumerate(torch.split(index, self.rows_at_a_time(design_size(n, values)))):
-                players = torch.nonzero(active[some])[:, 1].view(len(some), n)
-                own = stream_seed(seed, "student", n, number)
-                yield some, players, make_design(n, values, own, self.interactions.of(players.cpu().numpy()))
-            return
-        alike = torch.unique_consecutive(active[index], dim=0, return_counts=True)[1].tolist()
-        for same in torch.split(index, alike):
-            design = self._steady_design(active[same[0]], n, values, seed)
-            for some in torch.split(same, self.rows_at_a_time(len(design.coalitions))):
-                yield some, torch.nonzero(active[some])[:, 1].view(len(some), n), design
+    @torch.inference_mode()
+    def precise(self, codes: Tensor, seed: int, among: Tensor, values: int) -> tuple[Array, Array]:
+        """Shapley values of its own game, right on average, and their variance, (rows, players, outputs) float64.
 
-    def _steady_design(self, active: Tensor, n: int, values: int, seed: int) -> Design:
+        Players that are not `among`, (rows, players), are never present. Rows of few active players are enumerated. Of
+        others at least `values` coalitions are asked for, where `MOST_DESIGNS` have as many: the same for all rows with
+        the same active players, whatever their order.
+        """
+        active = self.active(codes) & among
+        counts = active.sum(dim=1)
+        result, variance = np.zeros((2, len(codes), self.n_players, self.n_outputs))
+        for n in torch.unique(counts[counts > 0]).tolist():
+            index = torch.nonzero(counts == n)[:, 0]
+            if coalition_count(n) <= PRECISE_VALUES:
+                design = make_design(n, PRECISE_VALUES, seed)
+                weights = torch.from_numpy(design.weights).to(self.device)
+                for some, answers in self._answers(codes, active, index, design.coalitions):
+                    result[some] = torch.einsum("ik,rko->rio", weights, answers.double()).cpu().numpy()
+                continue
+            patterns, of_row = torch.unique(active[index], dim=0, return_inverse=True)
+            count = min(MOST_DESIGNS, 1 + (values - 1) // (4 * crossed_pairs(n)))
+            for number in range(len(patterns) * count):
+                crossed = self._crossed(patterns[number // count], stream_seed(seed, "precise", n, number % count))
+                alike = index[of_row == number // count]
+                for some, answers in self._answers(codes, active, alike, crossed.coalitions):
+                    found, noise = crossed.of(answers)
+                    result[some] += found.cpu().numpy() / count
+                    variance[some] += noise.cpu().numpy() / count**2
+        return result, variance
+
+    def _answers(
+        self, codes: Tensor, active: Tensor, index: Tensor, coalitions: BoolArray
+    ) -> Iterator[tuple[tuple[Any, Any], Tensor]]:
+        """For some of the rows `index` at a time, where their active players stand in (rows, players), and `asked`."""
+        masks = torch.from_numpy(coalitions).to(self.device, torch.float32)
+        for some in torch.split(index, self.rows_at_a_time(len(coalitions))):
+            players = torch.nonzero(active[some])[:, 1].view(len(some), -1)
+            yield (some.cpu().numpy()[:, None], players.cpu().numpy()), self.asked(codes[some], masks, players)
+
+    def _crossed(self, active: Tensor, seed: int) -> CrossedDesign:
         """The design of all rows with these active players, (players,); made once."""
-        key = np.packbits(active.cpu().numpy()).tobytes(), values, seed
-        found = self._designs.get(key)
+        players = np.flatnonzero(active.cpu().numpy())
+        key = players.tobytes(), seed
+        kept = self._designs  # never changed, but replaced: several threads may ask
+        found = kept.get(key)
         if found is None:
-            if design_size(n, values) != 2**n - 1:
-                values = max(PRECISE_REGRESSION, min(values, 16 * n), 2 * ENOUGH_PAIRS * n)
-            believed = self.interactions.of(np.flatnonzero(active.cpu().numpy())[None])
-            found = make_design(n, values, stream_seed(seed, "student", n), believed)
-            if sum(design.nbytes for design in self._designs.values()) + found.nbytes > DESIGN_BYTES:
-                self._designs.clear()
-            self._designs[key] = found
+            found = crossed_design(len(players), seed, self.interactions.of(players[None]))
+            if sum(design.nbytes for design in kept.values()) + found.nbytes > DESIGN_BYTES:
+                kept = {}
+            if found.nbytes <= DESIGN_BYTES:
+                self._designs = {**kept, key: found}
         return found
 
     @property
@@ -311,7 +330,7 @@ class StudentNetwork(nn.Module):
     def screen(self, codes: Tensor, seed: int) -> None:
         """Learns how much players interact, from its own values of a few of these rows."""
         n = self.n_players
-        self._designs.clear()
+        self._designs = {}
         active = self.active(codes).cpu().numpy()
         sampled = [design_size(m, self.config.values_per_label(n)) != 2**m - 1 for m in range(n + 1)]
         rows = np.flatnonzero(np.asarray(sampled)[active.sum(axis=1)])
@@ -469,14 +488,16 @@ class NetworkStudent:
         return result + self.base_values
 
     def shapley(self, rows: Rows) -> Array:
-        """Shapley values of the student's game, (rows, players, outputs): enumerated, or from many coalitions.
+        """Shapley values of the student's game, (rows, players, outputs): enumerated, or from many coalitions."""
+        return self.sampled_shapley(rows, self.seed, 1)[0]
 
-        Above 13 active players they are off by a fraction of a percent, which `PRECISE_VALUES` decides.
+    def sampled_shapley(self, rows: Rows, seed: int, values: int) -> tuple[Array, Array]:
+        """Its Shapley values from at least `values` coalitions drawn by `seed`, and their variance.
+
+        Right on average, and exact up to 13 active players; both are (rows, players, outputs).
         """
-        seed = stream_seed(self.seed, "precise")
         among = torch.from_numpy(rows.active).to(self.network.device)  # the game may have another reference by now
-        values, _ = self.network.labels(self._codes(rows), seed, PRECISE_VALUES, steady=True, among=among)
-        found: Array = values.double().cpu().numpy()
+        found, variance = self.network.precise(self._codes(rows), seed, among, values)
         # What float32 rounds off is shared out, or rows near the reference would not add up.
         ends = self.values(rows, np.stack([np.zeros_like(rows.active), rows.active], axis=1))
-        return adding_up(found, ends[:, 1] - ends[:, 0], rows.active)
+        return adding_up(found, ends[:, 1] - ends[:, 0], rows.active), variance
