@@ -474,6 +474,36 @@ def test_all_that_the_model_is_asked_is_reported(shop_explainer: cortx.CoRTX) ->
     assert 0 < rest <= 40  # the comparison of models
 
 
+def test_rows_that_cannot_be_wrong_judge_nothing() -> None:
+    """Nine rows of ten are the reference: bounds hold for the others, and another model is noticed."""
+    rng = np.random.default_rng(0)
+
+    def table(rows: int) -> np.ndarray:
+        return rng.normal(size=(rows, COLUMNS)) * (rng.random((rows, 1)) < 0.1)
+
+    def model(rows: np.ndarray) -> np.ndarray:
+        return np.tanh(rows[:, 0] * rows[:, 1] + rows[:, 2]) + rows[:, 3] * (rows[:, 4] > 0.5)
+
+    game = cortx.Game(model, reference="zero")
+    explainer = cortx.CoRTX(make_tiny_recipe(), seed=0).fit(game, table(1_500), budget=12_000)
+    fresh = table(3_000)
+    open_ = (fresh != 0).any(axis=1)
+    truth = cortx.shapley(game, fresh, "exact", progress=False, views=0)
+    answer = explainer.explain(fresh, confidence=0.9)
+    assert answer.error_bound is not None
+    held = np.linalg.norm(answer.values - truth.values, axis=1) <= answer.error_bound
+    assert held[~open_].all()
+    assert answer.error_bound[~open_].max() == 0
+    assert 0.8 <= held[open_].mean() < 1  # by 50 rows or so that calibrate: a standard deviation of 0.05
+    report = explainer.evaluate(fresh)
+    assert report.measures["rows"] == 200
+    assert any("cannot be wrong; they were left out" in note for note in report.notes)
+    assert report.verdict == "fits"
+    assert (
+        explainer.evaluate(fresh, game=cortx.Game(lambda x: -5 * model(x), reference="zero")).verdict == "model changed"
+    )
+
+
 def test_undefined_measures_are_null(explainer: cortx.CoRTX) -> None:
     reference = np.asarray(explainer.fitted.spec.absent, dtype=np.float64)
     report = explainer.evaluate(np.repeat(reference, 3, axis=0))

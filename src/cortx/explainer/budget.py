@@ -63,6 +63,9 @@ EVEN = 10
 score that decides need not be rounded up."""
 LEAST_PAIRS = 200
 """Fewer pairs of values teach a student nothing."""
+MOST_ADVICE = 30
+"""How often a budget is tried before it is advised."""
+WITHOUT_BOUNDS = ", or fit with n_labels= and without bounds"
 ENUMERATE_ROWS = 100
 """Rows are enumerated if the budget pays for so many; else many are sampled."""
 
@@ -198,7 +201,34 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
             f"the table has {len(rows)} rows and the model {game.n_outputs} outputs; a fit with a budget needs at "
             f"least {least_rows} rows, {LEAST_CALIBRATION} of them for calibration; give more rows, or use n_labels="
         )
+    try:
+        return _plan_of(game, rows, budget, recipe, seed, n_checked)
+    except _TooSmall as refused:
+        why, enough = refused, _round_up(refused.least)
+    for _ in range(MOST_ADVICE):  # a larger budget may have other plans, which cost more
+        try:
+            _plan_of(game, rows, enough, recipe, seed, n_checked)
+            break
+        except _TooSmall as refused:
+            enough = _round_up(max(refused.least, 1.2 * enough))
+    raise BudgetError(f"budget={budget:,} is too small: {why}; give at least {enough:,}{why.instead}") from None
+
+
+class _TooSmall(BudgetError):
+    """A budget too small for a plan, and what would pay for that plan."""
+
+    def __init__(self, why: str, least: float, instead: str = "") -> None:
+        super().__init__(why)
+        self.least, self.instead = least, instead
+
+
+def _plan_of(game: Game, rows: Rows, budget: int, recipe: Recipe, seed: int, n_checked: int) -> Plan:
+    """The plan for a budget; `_TooSmall` where it pays for none."""
     order = numpy_generator(seed, "roles").permutation(len(rows))
+    # Rows with one active player at most cannot be wrong, and say nothing of the others: they judge last.
+    open_ = rows.active[order].sum(axis=1) > 1
+    middle = int(open_.sum()) // 2
+    order = np.concatenate([order[open_][:middle], order[~open_], order[open_][middle:]])
     planner = _Planner(game, rows, budget, recipe, order, seed, n_checked)
     if game.of_images:
         plan = planner.stream()
@@ -272,9 +302,9 @@ class _Planner:
         plan = self._plan("trees", roles, (), Ask("tree", 0), np.zeros(len(self.rows)), {"training": 0.0})
         plan.expected["checks"] += n_compared
         if plan.total > self.budget:
-            raise BudgetError(
-                f"budget={self.budget:,} is too small: comparing the trees with the model and recognising it later "
-                f"takes {plan.total:,} evaluations; give at least as many"
+            raise _TooSmall(
+                f"comparing the trees with the model and recognising it later takes {plan.total:,} evaluations",
+                plan.total,
             )
         return plan
 
@@ -298,10 +328,10 @@ class _Planner:
             return None
         if len(pairs) < LEAST_PAIRS:
             least = self.budget - left + 2 * self.copies * LEAST_PAIRS
-            raise BudgetError(
-                f"budget={self.budget:,} is too small: labels of {n_calibration + n_validation} rows that judge the "
-                f"explainer cost about {sum(spending.values()):,.0f} evaluations; give at least "
-                f"{_round_up(least):,}"
+            raise _TooSmall(
+                f"labels of {n_calibration + n_validation} rows that judge the explainer cost about "
+                f"{sum(spending.values()):,.0f} evaluations",
+                least,
             )
         spending["student"] = float(pairs.costs(self.copies).sum())
         roles = (learners, validation, calibration, learners)
@@ -336,7 +366,8 @@ class _Planner:
     def _judges(self, values: float) -> tuple[int, int]:
         """How many rows calibrate and validate, given so many values v(S) for both: three of four calibrate."""
         least = LEAST_CALIBRATION + LEAST_VALIDATION
-        most = max(least, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3))
+        open_ = int((self.rows.active.sum(axis=1) > 1).sum())
+        most = max(least, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3, open_ // 2))
         count = int(np.clip(values / _power_of_two(values / least, WELL_JUDGED), least, most))
         wanted = count - max(LEAST_VALIDATION, min(count // 4, count - LEAST_CALIBRATION))
         even = EVEN * max(round((wanted + 1) / EVEN), LEAST_CALIBRATION // EVEN + 1) - 1
@@ -390,10 +421,11 @@ class _Planner:
         count = int(np.searchsorted(after, left, side="right"))
         if count < LEAST_TRAINING - LEAST_VALIDATION:
             least = self.budget - left + after[:LEAST_TRAINING][-1]
-            raise BudgetError(
-                f"budget={self.budget:,} is too small: {len(calibration)} precise labels for calibration alone cost "
-                f"about {self._spending(costs, calibration):,.0f} evaluations; give at least "
-                f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
+            raise _TooSmall(
+                f"{len(calibration)} precise labels for calibration alone cost about "
+                f"{self._spending(costs, calibration):,.0f} evaluations",
+                least,
+                WITHOUT_BOUNDS,
             )
         train, new = learners[:count], new[:count]
         n_players, n_rows = self.game.n_players, len(train)
@@ -455,10 +487,11 @@ class _Planner:
         steps = int((left - imitation * size) // each)
         if steps < LEAST_STEPS:
             least = self.budget - left + LEAST_STEPS * each / (1.0 if knows else 1 - IMITATION_SHARE)
-            raise BudgetError(
-                f"budget={self.budget:,} is too small: {len(calibration) + len(validation)} precise labels cost about "
-                f"{reserved:,.0f} evaluations and pre-training {pretraining:,.0f}; give at least "
-                f"{_round_up(max(least, 1.2 * self.budget)):,}, or fit with n_labels= and without bounds"
+            raise _TooSmall(
+                f"{len(calibration) + len(validation)} precise labels cost about {reserved:,.0f} evaluations and "
+                f"pre-training {pretraining:,.0f}",
+                least,
+                WITHOUT_BOUNDS,
             )
         spending = {"pretraining": pretraining + imitation * size, "training": float(steps * each + known)}
         roles = (np.sort(learners), validation, calibration, learners)

@@ -110,6 +110,11 @@ def evaluate(
     possible = np.flatnonzero(explainer._explainable(table))
     if len(possible) == 0:
         explainer._read(X)  # says what is wrong with them
+    left_out = len(table) - len(possible)
+    # Rows that cannot be wrong, because one player takes all or nobody anything, say nothing of the others.
+    open_ = possible[game.rows(take_rows(X, possible)).active.sum(axis=1) > 1]
+    decided = len(possible) - len(open_) if len(open_) > 1 else 0
+    possible = open_ if decided else possible
     count = min(int(rows), len(possible))
     chosen = possible[np.sort(numpy_generator(seed, "rows to evaluate").choice(len(possible), count, replace=False))]
     some = take_rows(X, chosen)
@@ -133,7 +138,7 @@ def evaluate(
         coverage, levels = _coverage(seen, calibration, confidence, predicted, different)
         bounds = seen.answer.bounds(*calibration.factors(confidence)).error
         covered = seen.inside(*calibration.factors(confidence))[0]
-    notes = _notes(coverage, confidence, seen, len(table) - len(possible), len(table))
+    notes = _notes(coverage, confidence, seen, left_out, decided, len(table))
     return QualityReport(
         confidence=float(confidence),
         measures=measures,
@@ -145,7 +150,7 @@ def evaluate(
         model=model,
         checks=(
             _check_model(model, fitted),
-            _check_data(drifts, len(table), len(table) - len(possible)),
+            _check_data(drifts, len(table), left_out),
             *_check_answers(explainer, coverage, confidence, seen, len(different)),
         ),
         notes=tuple(notes),
@@ -537,7 +542,9 @@ def _check_error(explainer: CoRTX, seen: Compared, different: int) -> Check:
     return Check(None, (words,))
 
 
-def _notes(coverage: Coverage | None, confidence: float, seen: Compared, refused: int, rows: int) -> list[str]:
+def _notes(
+    coverage: Coverage | None, confidence: float, seen: Compared, refused: int, decided: int, rows: int
+) -> list[str]:
     notes = []
     if coverage is None:
         notes.append("not calibrated, so there are no bounds to check: fit with a budget, or call calibrate()")
@@ -550,6 +557,11 @@ def _notes(coverage: Coverage | None, confidence: float, seen: Compared, refused
         notes.append(
             f"{refused:,} of {rows:,} rows cannot be explained and were left out: they hold categories or missing "
             "values that training never saw"
+        )
+    if decided:
+        notes.append(
+            f"{decided:,} of {rows:,} rows differ from the reference in one feature at most, so their values cannot be "
+            "wrong; they were left out"
         )
     return notes
 

@@ -384,7 +384,8 @@ def calibrate_network(
 
     Refinement is tried on these rows too, with up to `most` values v(S) of each, by default what the labels can judge;
     it starts from the `student`, where there is one. Noise of the labels is taken out of the scores where its variance
-    is known (`calibrate_seen`), and allowed for elsewhere.
+    is known (`calibrate_seen`), and allowed for elsewhere. Rows that cannot be wrong (`Predicted.decided`) say nothing
+    of the others and are left out, unless there are no others.
     """
     table = read_like(labels.data, schema, "the calibration table")
     codes, empty = torch.from_numpy(table.matrix).to(network.device), game.empty_of(table)
@@ -397,6 +398,10 @@ def calibrate_network(
     values = possible_values(values, total, largest_value(game.model.output))
     sizes = typical.double().cpu().numpy(), typical_row.double().cpu().numpy()
     predicted = Predicted(values.cpu().numpy(), None, *sizes, sharers.cpu().numpy())
+    open_ = np.flatnonzero(~predicted.decided)
+    if 2 <= len(open_) < len(labels):
+        found = calibrate_network(network, game, schema, labels.take(open_), seed, most, student)
+        return replace(found, evaluations=labels.evaluations)
     errors = np.full_like(labels.values, np.nan) if labels.errors is None else labels.errors
     some = Refinable(game, game.rows(labels.data), labels.outputs, empty, predicted, seed, student)
     # Labels without standard errors have too few draws to know their variance.

@@ -34,6 +34,8 @@ TRUSTED = 4
 """A sampled label judges rounds of up to this part of its own values: past that, errors would be mostly its noise."""
 TRUSTED_SEEN = 0.8
 """The same where the labels' noise is taken out of the errors; of independent draws some repeat and are paid once."""
+ROUNDING = 2.0**-20
+"""Of the outputs of a row, of all players and of none: no bound of a refined row is narrower."""
 NESTED_PAIRS = 2**13
 """Up to so many pairs a row is enumerated by going on; above, by asking for all coalitions in chunks."""
 
@@ -52,15 +54,18 @@ class Predicted:
     typical_row: Array | None
     active: BoolArray
 
+    @property
+    def decided(self) -> BoolArray:
+        """(rows,): one player alone takes the whole total, and nobody takes nothing, so nothing can be wrong."""
+        return np.asarray(self.active.sum(axis=1) <= 1)
+
     def bounds(self, row_factor: Array, band_factor: Array) -> Bounds:
         """Typical errors times what calibration found, (outputs,) each."""
         assert self.typical is not None
         assert self.typical_row is not None
         reach = np.where(self.active[..., None], self.typical * band_factor, 0.0)
-        # One player alone takes the whole total, and nobody takes nothing: there is nothing to be wrong about.
-        decided = self.active.sum(axis=1) <= 1
-        error = np.where(decided[:, None], 0.0, self.typical_row * row_factor)
-        reach[decided] = 0.0
+        error = np.where(self.decided[:, None], 0.0, self.typical_row * row_factor)
+        reach[self.decided] = 0.0
         return Bounds(self.values - reach, self.values + reach, error, np.zeros(len(self.values), dtype=bool))
 
 
@@ -107,6 +112,10 @@ class Refinable:
     seed: int
     student: Student | None = None
     """Rounds start from what it says, where there is one, instead of from the network's answer."""
+
+    def rounding(self, index: IntArray) -> Array:
+        """How far off exact values of some rows may be, (index, outputs): float32 outputs change with their batch."""
+        return np.asarray(ROUNDING * (np.abs(self.full[index]) + np.abs(self.empty[index])))
 
     def blocks(self, index: IntArray, most: int) -> Iterator[tuple[IntArray, Refinement]]:
         """Those of rows `index` that have two active players or more, in blocks with equally many of them."""
@@ -164,7 +173,7 @@ def refine(
     known = _Known.start(some.answer, bounds)
     waiting = np.flatnonzero((bounds.error > tolerance).any(axis=1))
     if len(waiting) and has_trees(some):
-        known.put_exact(waiting, _tree_values(some, waiting))
+        known.put_exact(waiting, _tree_values(some, waiting), some.rounding(waiting))
         waiting = waiting[:0]
     with progress_bar("refining", len(waiting), show=show) as advance:
         for index, refinement in some.blocks(waiting, most):
@@ -176,7 +185,7 @@ def refine(
             left = np.arange(len(index))
             for size in sizes:
                 estimate = refinement.estimate(left, size)
-                known.put(index[left], refinement.block.active[left], estimate, factors)
+                known.put(index[left], refinement.block.active[left], estimate, factors, some.rounding(index[left]))
                 left = left[(known.bounds.error[index[left]] > tolerance).any(axis=1)]
                 if len(left) == 0:
                     break
@@ -215,23 +224,29 @@ class _Known:
         copies = Bounds(bounds.lower.copy(), bounds.upper.copy(), bounds.error.copy(), bounds.refined.copy())
         return _Known(answer.values.copy(), copies)
 
-    def put(self, index: IntArray, active: IntArray, estimate: Estimate, factors: tuple[Array, Array]) -> None:
-        """An estimate of the `active` players of rows `index`, (rows, n); the others of these rows have nothing."""
+    def put(
+        self, index: IntArray, active: IntArray, estimate: Estimate, factors: tuple[Array, Array], rounding: Array
+    ) -> None:
+        """An estimate of the `active` players of rows `index`, (rows, n); the others of these rows have nothing.
+
+        Nothing is known better than `rounding`, (rows, outputs).
+        """
         row_factor, band_factor = factors
         place = index[:, None], active
         for array in (self.values, self.bounds.lower, self.bounds.upper):
             array[index] = 0.0
-        reach = band_factor * estimate.errors
+        reach = np.maximum(band_factor * estimate.errors, rounding[:, None])
         self.values[place] = estimate.values
         self.bounds.lower[place], self.bounds.upper[place] = estimate.values - reach, estimate.values + reach
-        self.bounds.error[index] = row_factor * row_deviation(estimate.errors)
+        self.bounds.error[index] = np.maximum(row_factor * row_deviation(estimate.errors), rounding)
         self.bounds.refined[index] = True
 
-    def put_exact(self, index: IntArray, values: Array) -> None:
-        """Exact values of rows, (index, players, outputs)."""
-        for array in (self.values, self.bounds.lower, self.bounds.upper):
-            array[index] = values
-        self.bounds.error[index], self.bounds.refined[index] = 0.0, True
+    def put_exact(self, index: IntArray, values: Array, rounding: Array) -> None:
+        """Exact values of rows, (index, players, outputs), but for `rounding`, (index, outputs)."""
+        self.values[index] = values
+        self.bounds.lower[index] = values - rounding[:, None]
+        self.bounds.upper[index] = values + rounding[:, None]
+        self.bounds.error[index], self.bounds.refined[index] = rounding, True
 
 
 def has_trees(some: Refinable) -> bool:

@@ -18,6 +18,8 @@ Array = npt.NDArray[np.float64]
 # The same model gives the same outputs up to float rounding; another one differs by far more of their spread.
 FINGERPRINT_TOLERANCE = 1e-3
 N_PROBES = 32
+MOST_COUNTED = 10_000
+"""Rows of a table that say which value of a column is the commonest, at most."""
 LEAST_SPREAD = 1e-6
 """Share of the largest output: what varies by less is taken to vary by this much."""
 REDUCED_TOLERANCE = 2e-2
@@ -49,11 +51,23 @@ def difference(now: Array, before: Array, precision: str | None = None) -> Model
 def probe_rows(matrix: Any, seed: int, part_of: npt.NDArray[np.int64] | None = None) -> Any:
     """Rows whose columns are each drawn on their own from the rows of a table, so that none of these is stored.
 
-    Of images whole parts are drawn: `part_of` says to which one each number belongs.
+    Every other row has nowhere a column's commonest value, where there is another: in a table of mostly zeros, models
+    could not be told apart by more zeros. Of images whole parts are drawn: `part_of` says to which one each number
+    belongs.
     """
+    generator = numpy_generator(seed, "probes")
     columns = matrix.shape[1] if part_of is None else int(part_of.max()) + 1
-    index = numpy_generator(seed, "probes").integers(0, len(matrix), size=(min(N_PROBES, len(matrix)), columns))
-    return np.take_along_axis(matrix, index if part_of is None else index[:, part_of], axis=0)
+    index = generator.integers(0, len(matrix), size=(min(N_PROBES, len(matrix)), columns))
+    if part_of is not None:
+        return np.take_along_axis(matrix, index[:, part_of], axis=0)
+    some = matrix[np.sort(generator.choice(len(matrix), min(len(matrix), MOST_COUNTED), replace=False))]
+    probes = np.take_along_axis(matrix, index, axis=0)
+    for column in range(columns):
+        _, code, count = np.unique(some[:, column], return_inverse=True, return_counts=True)
+        rare = some[code.ravel() != count.argmax(), column]
+        if len(rare):
+            probes[1::2, column] = generator.choice(rare, len(probes) // 2)
+    return probes
 
 
 def game_key(game: Game, *settings: int | str) -> str:

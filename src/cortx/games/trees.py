@@ -166,7 +166,7 @@ def _estimator_forest(last: Any, model: EstimatorModel) -> Forest:
         objective = objective_words(last)
         if objective.partition(" ")[0] not in IDENTITY or " sqrt" in objective:
             advice = "give its booster with output='raw' to explain the sum itself"
-            if library == "catboost":
+            if library in ("catboost", "sklearn"):
                 advice = "use 'kernel' or 'permutation'"
             raise NotTrees(f"{name} predicts a function of the sum of its leaves ({objective!r}); {advice}")
     return _scaled(_forest_of(last, library, name), factor)
