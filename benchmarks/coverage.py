@@ -21,8 +21,9 @@ import torch
 import cortx
 from benchmarks.records import over_seeds, write
 from cortx.explainer.calibration import Calibration, calibrate, calibrate_seen
-from cortx.explainer.control import control_labels
+from cortx.explainer.control import METHOD
 from cortx.explainer.fit import seen_residuals
+from cortx.explainer.labels import Labels
 from cortx.explainer.noise import Seen
 from cortx.explainer.refine import Predicted, Refinable
 from cortx.explanation import take_rows
@@ -98,7 +99,12 @@ def pool_by_student(explainer: cortx.CoRTX, rows: Any, truth: np.ndarray, labell
     outputs, empty = game.outputs_of(game.rows(rows).table), explainer._empty(table)[0]
     answer = explainer._answer(table, outputs, empty, errors=True)
     some = take_rows(rows, np.arange(labelled))
-    labels = control_labels(game, some, fitted.student, values, stream_seed(fitted.seed, "drawn again"))
+    budget = game.evaluations_per_value * (values + (1 if game.own_reference is None else 2))
+    seed = stream_seed(fitted.seed, "drawn again")
+    found = cortx.shapley(
+        game, some, METHOD, row_budget=budget, views=0, seed=seed, student=fitted.student, progress=False
+    )
+    labels = Labels.of(found, game)
     assert labels.errors is not None
     first = Predicted(*(None if part is None else part[:labelled] for part in (
         answer.values, None, answer.typical, answer.typical_row, answer.active)))  # fmt: skip

@@ -17,7 +17,7 @@ from benchmarks.census import CACHE
 from benchmarks.records import write
 from cortx.paper import figures, tables
 from cortx.paper.grid import GRID, missing_cells
-from cortx.paper.records import cores
+from cortx.threads import available_cpus
 from cortx.paper.run import kept_results, records_of, run_study
 from cortx.paper.study import KINDS
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=CACHE / "paper")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=cores())
+    parser.add_argument("--workers", type=int, default=available_cpus())
     parser.add_argument("--collect", action="store_true")
     arguments = parser.parse_args()
     everything = []

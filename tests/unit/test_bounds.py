@@ -252,7 +252,8 @@ def test_rounds_are_calibrated_and_saved(wide_pool: tuple[cortx.CoRTX, cortx.Exp
     tolerance = float(np.median(explainer.explain(fresh, confidence=0.9).error_bound)) / 3
     shown = explainer.explain(fresh, tolerance=tolerance)
     assert (shown.error_bound <= tolerance).all()
-    assert 0 < (shown.error_bound == 0).sum() < shown.refined.sum()  # some were enumerated, others were not
+    exact = shown.error_bound <= 1e-5 * np.abs(shown.outputs)  # but for rounding
+    assert 0 < exact.sum() < shown.refined.sum()  # some were enumerated, others were not
     loaded = cortx.load(explainer.save(tmp_path / "e"), model=explainer.game.model.module)
     again = loaded.explain(fresh, tolerance=tolerance)
     np.testing.assert_array_equal(again.error_bound, shown.error_bound)
@@ -273,7 +274,8 @@ def test_refining_a_row_costs_its_budget_at_most(row_budget: int) -> None:
         some, answer.bounds(*factors), factors, 2_048, tolerance=1e-12, row_budget=row_budget, show=False
     )
     assert (game.evaluations - spent) / 2 <= row_budget
-    assert (bounds.error == 0).all() == (row_budget == 40_000)
+    assert (bounds.error <= 1e-5 * np.abs(full)).all() == (row_budget == 40_000)
+    assert (bounds.error > 0).all()  # a model that rounds in float32 is no more certain than that
 
 
 def test_an_older_calibration_refines_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ def missed(why: str) -> pytest.MarkDecorator:
 def load(name: str) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())
     return records
+
+
+@pytest.mark.parametrize("module", sorted(path.stem for path in RESULTS.parent.glob("*.py")))
+def test_every_benchmark_can_still_be_run(module: str) -> None:
+    importlib.import_module(f"benchmarks.{module}")
 
 
 def load_or_skip(name: str) -> list[dict[str, Any]]:

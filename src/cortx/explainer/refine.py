@@ -190,7 +190,7 @@ def refine(
                 if len(left) == 0:
                     break
             advance(len(index), f"{some.game.evaluations:,} evaluations")
-    left_over = int((known.bounds.error[waiting] > tolerance).any(axis=1).sum())
+    left_over = int((known.bounds.error[waiting] > np.maximum(tolerance, some.rounding(waiting))).any(axis=1).sum())
     if most < FIRST_ROUND and left_over:
         logger.warning(
             "%s rows were not refined: calibration tried no refinement (its labels came from the model's trees, or "
