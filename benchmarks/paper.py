@@ -17,9 +17,9 @@ from benchmarks.census import CACHE
 from benchmarks.records import write
 from cortx.paper import figures, tables
 from cortx.paper.grid import GRID, missing_cells
-from cortx.threads import available_cpus
 from cortx.paper.run import kept_results, records_of, run_study
 from cortx.paper.study import KINDS
+from cortx.threads import available_cpus
 
 DOCS = Path(__file__).parents[1] / "docs"
 
