@@ -275,6 +275,7 @@ def test_a_tolerance_that_is_missed_is_said(fitted: Any, caplog: pytest.LogCaptu
     found = own.explain(truth.data[:5], tolerance=1e-9, row_budget=40)
     assert (found.error_bound > 1e-9).all()
     assert "5 of 5 rows are still above the tolerance of 1e-09" in caplog.text
+    assert "row_budget allows 40 evaluations of a row; give more" in caplog.text or "past that a row" in caplog.text
 
 
 def test_labels_of_too_few_values_are_refused(fitted: Any) -> None:

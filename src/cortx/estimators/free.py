@@ -151,10 +151,6 @@ class Design:
     coalitions: BoolArray
     weights: Array
 
-    @property
-    def nbytes(self) -> int:
-        return self.coalitions.nbytes + self.weights.nbytes
-
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Both as float32."""
         masks, weights = torch.from_numpy(self.coalitions), torch.from_numpy(self.weights)

@@ -44,6 +44,9 @@ DEFAULT_BUDGET = 2_048
 """Enough to enumerate 11 players."""
 LONGEST_BUDGET = 65_536
 """The default when a standard error says when to stop."""
+FIRST_OF_STUDENT, OF_STUDENT = 512, 0.1
+"""With a standard error a student is asked as if for so many values first, then for four times as many, until its own
+variance is no more than this share of the square of that error."""
 VIEWS_MEMORY = 64 * 2**20
 MOST_VIEWS = 256
 AUTO = ("auto", "auto-kernel")
@@ -103,10 +106,10 @@ def shapley(
         with methods `values` and `shapley` (`cortx.estimators.block.Student`). What is estimated is the game minus the
         student's, and the student's own Shapley values are added, so a good student leaves little to be uncertain
         about and a bad one costs precision, never truth. It must not have learned from the values v(S) that are drawn
-        here. Rows that are enumerated do not need it. What its `shapley` misses of its own Shapley values stays in
-        the values, and standard errors do not count it: the student of a fit is exact for up to 13 players that differ
-        from the reference, and off by a fraction of a percent for more, which shows where a row has thousands of
-        evaluations.
+        here. Rows that are enumerated do not need it. The student of a fit knows its own Shapley values exactly for up
+        to 13 players that differ from the reference; for more it samples them, which standard errors count
+        (`SampledStudent`). Where an object of your own has only `shapley`, what that misses stays in the values, and
+        standard errors do not count it.
 
     Notes
     -----
@@ -167,8 +170,7 @@ def shapley(
     with game.spending(len(rows) * int(row_budget) + base if budget is None else int(budget)):
         work = _Work.start(game, rows, estimator, views, seed, explainer)
         if student is not None:
-            # Rows that may stop early are sampled first, even where all of their coalitions could be paid for.
-            work = replace(work, control=_Controls.of(student, work, per_row if standard_error is None else 0))
+            work = replace(work, control=_Controls.of(student, work, per_row, standard_error))
         return _labels(work, method, per_row, standard_error, progress)
 
 
@@ -319,19 +321,30 @@ class _Controls:
     """(rows,) where each row of the table stands in `control`; -1 where it does not."""
 
     @staticmethod
-    def of(student: Student, work: _Work, per_row: int) -> _Controls | None:
-        """None if all rows are enumerated, with `per_row` values of each."""
+    def of(student: Student, work: _Work, per_row: int, standard_error: float | None) -> _Controls | None:
+        """None if all rows are enumerated, with `per_row` values of each.
+
+        With a `standard_error` rows may stop early, so they are sampled first even where all coalitions could be paid
+        for, and the student's own values are sampled until they take up little of it.
+        """
         game, rows = work.game, work.rows
         counts = rows.active.sum(axis=1)
         sampled = np.zeros(game.n_players + 1, dtype=bool)
-        for n in np.unique(counts[counts > 1]):
-            sampled[n] = not enumerable(int(n), int(min(per_row, work.estimator.most(int(n)))))
+        for n in np.unique(counts[counts > 1]).tolist():
+            sampled[n] = standard_error is not None or not enumerable(n, int(min(per_row, work.estimator.most(n))))
         index = np.flatnonzero(sampled[counts])
         if len(index) == 0:
             return None
         place = np.full(len(rows), -1, dtype=np.int64)
         place[index] = np.arange(len(index))
-        return _Controls(Control.of(student, game, rows.take(index), work.stream, per_row), place)
+        some, values = rows.take(index), per_row if standard_error is None else min(per_row, FIRST_OF_STUDENT)
+        control = Control.of(student, game, some, work.stream, values)
+        while standard_error is not None and values < per_row:
+            if control.variance.max() <= OF_STUDENT * standard_error**2:
+                break
+            values = min(per_row, 4 * values)
+            control = Control.of(student, game, some, work.stream, values)
+        return _Controls(control, place)
 
     def take(self, rows: IntArray) -> Control | None:
         """None where rows are enumerated."""
@@ -402,6 +415,8 @@ class _Work:
         if self.estimator.refines:
             return self._refined(index, budget, standard_error, advance)
         values = np.zeros((len(index), n, self.full.shape[1]))
+        # What is uncertain of the student's own values is the same in all rounds, so that no round averages it out.
+        common = self._student_variance(index)
         variance, exact = np.zeros_like(values), np.zeros(len(index), dtype=bool)
         waiting, spent, round_ = np.arange(len(index)), 0, 0
         # The pilot is large enough for an honest standard error; every further round doubles what was spent.
@@ -416,15 +431,23 @@ class _Work:
             # Independent rounds are averaged by what they cost; an enumeration makes the others needless.
             share = 1.0 if enumerable(n, ask) else ask / (spent + ask)
             values[waiting] = (1 - share) * values[waiting] + share * new.values
-            variance[waiting] = (1 - share) ** 2 * variance[waiting] + share**2 * new.errors**2
             exact[waiting] = _exact_rows(new)
+            common[exact] = 0.0
+            variance[waiting] = (1 - share) ** 2 * variance[waiting] + share**2 * (new.errors**2 - common[waiting])
             spent, round_ = spent + ask, round_ + 1
             ask = min(budget - spent, spent)
-            reached = variance[waiting].max(axis=(1, 2)) <= standard_error**2
+            reached = (variance + common)[waiting].max(axis=(1, 2)) <= standard_error**2
             done = reached | exact[waiting] | (ask < max(2 * least, self.estimator.least_known(n)))
             advance(int(done.sum()), "")
             waiting = waiting[~done]
-        return Estimate(values, np.sqrt(variance), exact=exact)
+        return Estimate(values, np.sqrt(variance + common), exact=exact)
+
+    def _student_variance(self, index: IntArray) -> Array:
+        """Of the student's own values, (rows, n, outputs), for rows with equally many active players."""
+        control = None if self.control is None else self.control.take(index)
+        if control is None:
+            return np.zeros((len(index), self.active(index[:1]).shape[1], self.full.shape[1]))
+        return np.take_along_axis(control.variance, self.active(index)[..., None], axis=1)
 
     def _refined(self, index: IntArray, budget: int, standard_error: float, advance: Advance) -> Estimate:
         """One regression for each row that grows, twice as many values a round, until its deviations are small."""

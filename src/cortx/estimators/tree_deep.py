@@ -213,7 +213,10 @@ class _Background:
             some = by_size[start:stop]
             ours = np.full((len(some), int(sizes[some].max())), np.iinfo(masks.dtype).max, dtype=masks.dtype)
             ours[np.arange(len(some))[:, None], ranks[some]] = masks[some]
-            gives = self._gives(ours, theirs, some, int(self.paths.count[leaves[some]].max()))
+            n_slots = int(self.paths.count[leaves[some]].max())
+            step = max(1, MEETINGS // (len(some) * int(width)))  # a single leaf may have more pairs of sets than that
+            parts = [ours[:, first : first + step] for first in range(0, ours.shape[1], step)]
+            gives = np.concatenate([self._gives(part, theirs, some, n_slots) for part in parts], axis=1)
             self._spread(leaves[some], gives, place[some], total)
             start = stop
 

@@ -214,6 +214,20 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
     raise BudgetError(f"budget={budget:,} is too small: {why}; give at least {enough:,}{why.instead}") from None
 
 
+def _shared_out(order: IntArray, open_: BoolArray) -> IntArray:
+    """Rows in an order whose first ones validate, whose last ones calibrate, and whose middle is learned from.
+
+    Rows that are not `open_`, (rows,), have one active player at most: they cannot be wrong, and say nothing of others.
+    They judge only where the open ones are few, half of which are then left to learn from.
+    """
+    first, decided = order[open_[order]], order[~open_[order]]
+    if len(decided) == 0:
+        return order
+    eighth, half = len(first) // 8, len(decided) // 2
+    validate, learn, judge = np.split(first, [eighth, 5 * eighth])
+    return np.concatenate([validate, decided[:half], learn, decided[half:], judge])
+
+
 class _TooSmall(BudgetError):
     """A budget too small for a plan, and what would pay for that plan."""
 
@@ -225,10 +239,6 @@ class _TooSmall(BudgetError):
 def _plan_of(game: Game, rows: Rows, budget: int, recipe: Recipe, seed: int, n_checked: int) -> Plan:
     """The plan for a budget; `_TooSmall` where it pays for none."""
     order = numpy_generator(seed, "roles").permutation(len(rows))
-    # Rows with one active player at most cannot be wrong, and say nothing of the others: they judge last.
-    open_ = rows.active[order].sum(axis=1) > 1
-    middle = int(open_.sum()) // 2
-    order = np.concatenate([order[open_][:middle], order[~open_], order[open_][middle:]])
     planner = _Planner(game, rows, budget, recipe, order, seed, n_checked)
     if game.of_images:
         plan = planner.stream()
@@ -236,7 +246,8 @@ def _plan_of(game: Game, rows: Rows, budget: int, recipe: Recipe, seed: int, n_c
         taught = None
         if recipe.student is not None:
             trees = teachable(game, rows)
-            taught = planner.student() if trees is None else planner.trees(0 if trees.checked else CHECKED)
+            shared = replace(planner, order=_shared_out(order, rows.active.sum(axis=1) > 1))
+            taught = shared.student() if trees is None else shared.trees(0 if trees.checked else CHECKED)
         planner = replace(planner, recipe=replace(recipe, student=None))  # what follows buys labels alone
         plan = taught or planner.enumerate() or planner.sample()
     return replace(plan, absent=game.absent_words)
@@ -548,6 +559,8 @@ class _Planner:
         """Values v(S) of the longest round that the labels of calibration rows can judge."""
         if not costs.any():  # nothing is left to refine by asking the model
             return 0
+        open_ = self.rows.active[calibration].sum(axis=1) > 1  # the others have nothing to refine
+        calibration = calibration[open_] if open_.any() else calibration
         values = float(costs[calibration].mean()) / self.copies
         exact = bool((costs >= self.exact)[calibration].all())
         return longest_round(values, exact=exact, noise_known=self.recipe.student is not None)

@@ -184,9 +184,11 @@ class Compared:
     """Labels beside answers: values (rows, players, outputs), distances and radii of the labels' noise (rows, outputs).
 
     `reach` bounds the noise of every value of a row at once; where nobody knows the noise it is taken as none.
+    `outputs` are the model's, (rows, outputs).
     """
 
     answer: Predicted
+    outputs: Array
     typical_row: Array
     labels: Array
     distance: Array
@@ -205,8 +207,8 @@ class Compared:
         """Rows whose distance, and rows whose values all, lie within the bounds, (rows, outputs) each."""
         bounds = self.answer.bounds(row_factor, band_factor)
         radius, reach = (self.radius, self.reach) if lenient else (0.0, 0.0)
-        # Values that are exact on both sides still differ in their last digits.
-        slack = 1e-9 * np.abs(self.labels).sum(axis=1)
+        # Values that are exact on both sides still differ in their last digits, or in those of the outputs.
+        slack = 1e-9 * np.abs(self.labels).sum(axis=1) + 1e-15 * np.abs(self.outputs)
         held = self.distance - radius <= bounds.error + slack
         ends = slack[:, None, :] + reach
         bands = ((self.labels >= bounds.lower - ends) & (self.labels <= bounds.upper + ends)).all(axis=1)
@@ -226,6 +228,7 @@ def compare(attached: CoRTX, predicted: Explanation, truth: Explanation) -> Comp
     variance = np.square(errors) if truth.variance is None else np.asarray(truth.variance).reshape(labels.shape)
     return Compared(
         answer=answer,
+        outputs=outputs,
         typical_row=answer.typical_row,
         labels=labels,
         distance=np.sqrt(np.square(labels - answer.values).sum(axis=1)),

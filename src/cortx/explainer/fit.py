@@ -71,6 +71,10 @@ NEAR, NEAR_NOISE = 0.03, 1.2
 """Only where the validation error is this share of the labels' norm, or this multiple of their own standard errors."""
 NOTHING = 1e-13
 """Labels that are not larger, beside the model's outputs, are rounding errors."""
+FEW_OPEN = 20
+"""Fewer calibration rows that can be wrong are worth a warning: 95% bounds need 19."""
+STUDENT_VALUES = 2**17
+"""Values v(S) of the game that a student's own values on all rows that calibrate shall be more precise than."""
 ROUNDING = 1e-5
 """Of the labels' norm: an error that is nothing but float32's rounding."""
 LEAST_TO_STOP = 400
@@ -400,7 +404,15 @@ def calibrate_network(
     predicted = Predicted(values.cpu().numpy(), None, *sizes, sharers.cpu().numpy())
     open_ = np.flatnonzero(~predicted.decided)
     if 2 <= len(open_) < len(labels):
-        found = calibrate_network(network, game, schema, labels.take(open_), seed, most, student)
+        if len(open_) < FEW_OPEN <= len(labels):
+            logger.warning(
+                "%d of %d calibration rows differ from the reference in more than one feature; the others cannot be "
+                "wrong, so bounds rest on these alone: calibrate(X) with more rows of that kind makes them surer",
+                len(open_), len(labels),
+            )  # fmt: skip
+        outputs = (len(labels) - len(open_)) * game.evaluations_per_value  # all that decided rows were asked for
+        part = replace(labels.take(open_), evaluations=max(0, labels.evaluations - outputs))
+        found = calibrate_network(network, game, schema, part, seed, most, student)
         return replace(found, evaluations=labels.evaluations)
     errors = np.full_like(labels.values, np.nan) if labels.errors is None else labels.errors
     some = Refinable(game, game.rows(labels.data), labels.outputs, empty, predicted, seed, student)
@@ -438,9 +450,9 @@ def seen_residuals(some: Refinable, labels: Array, variance: Array) -> tuple[Arr
     assert answer.typical is not None
     if some.student is None:
         return np.zeros_like(labels), Seen(labels - answer.values, variance, answer.typical, answer.active)
-    # What is sampled of the student's values is noise of its own, as that of the labels' is.
-    control = Control.of(some.student, some.game, some.rows, stream_seed(some.seed, "seen"), 1)
-    learned, variance = control.shapley, variance + control.variance
+    # What a sampled student's values are off by is in both parts, with opposite signs: it is no noise of the labels'.
+    asked = -(-STUDENT_VALUES // max(1, len(labels)))
+    learned = Control.of(some.student, some.game, some.rows, stream_seed(some.seed, "seen"), asked).shapley
     noise, expected = (_mean_square(part, answer.active) for part in (variance, np.square(answer.typical)))
     more = np.divide(noise, expected, out=np.ones_like(noise), where=(noise > 0) & (expected > 0))
     sizes = answer.typical * np.sqrt(more)[:, None, :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ TRUSTED = 4
 """A sampled label judges rounds of up to this part of its own values: past that, errors would be mostly its noise."""
 TRUSTED_SEEN = 0.8
 """The same where the labels' noise is taken out of the errors; of independent draws some repeat and are paid once."""
-ROUNDING = 2.0**-20
-"""Of the outputs of a row, of all players and of none: no bound of a refined row is narrower."""
+ROUNDING, ROUNDING_64 = 2.0**-20, 2.0**-49
+"""Of the outputs of a row, of all players and of none: no bound of a refined row is narrower (float32, float64)."""
 NESTED_PAIRS = 2**13
 """Up to so many pairs a row is enumerated by going on; above, by asking for all coalitions in chunks."""
 
@@ -114,8 +115,14 @@ class Refinable:
     """Rounds start from what it says, where there is one, instead of from the network's answer."""
 
     def rounding(self, index: IntArray) -> Array:
-        """How far off exact values of some rows may be, (index, outputs): float32 outputs change with their batch."""
-        return np.asarray(ROUNDING * (np.abs(self.full[index]) + np.abs(self.empty[index])))
+        """How far off exact values of some rows may be, (index, outputs): outputs change with their batch."""
+        return np.asarray(self._rounding * (np.abs(self.full[index]) + np.abs(self.empty[index])))
+
+    @cached_property
+    def _rounding(self) -> float:
+        """float64's where the model's own outputs show more digits than float32 has, else that of float32."""
+        own = self.game.evaluations_per_value == 1 and self.game.model.output != "log-odds"
+        return ROUNDING_64 if own and not np.array_equal(self.full, self.full.astype(np.float32)) else ROUNDING
 
     def blocks(self, index: IntArray, most: int) -> Iterator[tuple[IntArray, Refinement]]:
         """Those of rows `index` that have two active players or more, in blocks with equally many of them."""
@@ -190,7 +197,13 @@ def refine(
                 if len(left) == 0:
                     break
             advance(len(index), f"{some.game.evaluations:,} evaluations")
-    left_over = int((known.bounds.error[waiting] > np.maximum(tolerance, some.rounding(waiting))).any(axis=1).sum())
+    rounding = some.rounding(waiting)
+    left_over = int((known.bounds.error[waiting] > np.maximum(tolerance, rounding)).any(axis=1).sum())
+    if rounding.size and rounding.max() > tolerance:
+        logger.warning(
+            "bounds of refined rows are up to %.3g, above the tolerance of %.3g: outputs as large as these are no more "
+            "precise in float32", float(rounding.max()), tolerance,
+        )  # fmt: skip
     if most < FIRST_ROUND and left_over:
         logger.warning(
             "%s rows were not refined: calibration tried no refinement (its labels came from the model's trees, or "
@@ -199,11 +212,17 @@ def refine(
             f"{left_over:,}",
         )
     elif left_over:
+        ended = f"row_budget allows {copies * affordable:,} evaluations of a row; give more"
+        if affordable > most:
+            ended = (
+                f"calibration tried refinement with up to {most:,} values v(S) of a row, and past that a row must be "
+                "enumerated, which row_budget= must pay for"
+            )
+            if most < LONGEST_ROUND:
+                ended += "; after explainer.calibrate(rows, row_budget=...) with more evaluations it goes on for longer"
         logger.warning(
-            "%s of %s rows are still above the tolerance of %.3g: calibration tried refinement with up to %s values "
-            "v(S) of a row, and beyond that only all of them will do, which row_budget must pay for; "
-            "explainer.calibrate(rows, row_budget=%s) lets refinement go on for longer",
-            f"{left_over:,}", f"{len(waiting):,}", tolerance, f"{most:,}", 4 * most * copies + 1,
+            "%s of %s rows are still above the tolerance of %.3g: %s",
+            f"{left_over:,}", f"{len(waiting):,}", tolerance, ended,
         )  # fmt: skip
     ranking, refined = some.answer.ranking, known.bounds.refined
     if ranking is not None:  # what the ranking head said of rows that are better known now no longer counts

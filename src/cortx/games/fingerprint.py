@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +52,9 @@ def difference(now: Array, before: Array, precision: str | None = None) -> Model
 def probe_rows(matrix: Any, seed: int, part_of: npt.NDArray[np.int64] | None = None) -> Any:
     """Rows whose columns are each drawn on their own from the rows of a table, so that none of these is stored.
 
-    Every other row has nowhere a column's commonest value, where there is another: in a table of mostly zeros, models
-    could not be told apart by more zeros. Of images whole parts are drawn: `part_of` says to which one each number
-    belongs.
+    In every other row some columns have another value than their commonest: in a table of mostly zeros, models could
+    not be told apart by more zeros. These are as many columns as in a row of the table, so that probes look like rows
+    of it, and each column in turn. Of images whole parts are drawn: `part_of` says to which one each number belongs.
     """
     generator = numpy_generator(seed, "probes")
     columns = matrix.shape[1] if part_of is None else int(part_of.max()) + 1
@@ -62,11 +63,16 @@ def probe_rows(matrix: Any, seed: int, part_of: npt.NDArray[np.int64] | None = N
         return np.take_along_axis(matrix, index[:, part_of], axis=0)
     some = matrix[np.sort(generator.choice(len(matrix), min(len(matrix), MOST_COUNTED), replace=False))]
     probes = np.take_along_axis(matrix, index, axis=0)
+    rare = np.zeros(some.shape, dtype=bool)
     for column in range(columns):
         _, code, count = np.unique(some[:, column], return_inverse=True, return_counts=True)
-        rare = some[code.ravel() != count.argmax(), column]
-        if len(rare):
-            probes[1::2, column] = generator.choice(rare, len(probes) // 2)
+        rare[:, column] = code.ravel() != count.argmax()
+    varied = generator.permutation(np.flatnonzero(rare.any(axis=0)))
+    shown = range(1, len(probes), 2)
+    each = max(1, min(round(rare.sum(axis=1).mean()), math.ceil(len(varied) / max(1, len(shown)))))
+    for number, row in enumerate(shown):
+        for column in np.take(varied, range(number * each, (number + 1) * each), mode="wrap") if len(varied) else ():
+            probes[row, column] = generator.choice(some[rare[:, column], column])
     return probes
 
 

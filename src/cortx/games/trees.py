@@ -29,8 +29,9 @@ from cortx.tables import Column, Schema, Table, dtype_kind, listed_categories
 
 CHECKED = 16
 """Masked rows on which the trees must agree with the model's own outputs before they are believed."""
-RARE_AMONG, FEW_VALUES = 100_000, 64
-"""Rows among which rare values are looked for, at most, and the most different values of a column that has such."""
+RARE_AMONG, RARE_NUMBERS, FEW_VALUES = 100_000, 10_000_000, 64
+"""Rows, and numbers in them, among which rare values are looked for, at most, and the most different values of a column
+that has such."""
 AGREES = 1e-4
 """How far they may differ, as a share of the outputs' own size: libraries add leaves in float32."""
 IDENTITY = (
@@ -127,7 +128,7 @@ def check_trees(game: Game, trees: TreeGame, table: Table, most: int | None = No
 
 def _checked_rows(table: Table, count: int) -> IntArray:
     """Rows that show the rarest values of columns with few of them, the rarest first; else rows from all over."""
-    matrix = table.matrix[:RARE_AMONG]
+    matrix = table.matrix[: max(1, min(RARE_AMONG, RARE_NUMBERS // table.matrix.shape[1]))]
     rare: list[tuple[int, int]] = []
     for column in matrix.T:
         _, first, counts = np.unique(column, return_index=True, return_counts=True)

@@ -33,11 +33,11 @@ BoolArray = npt.NDArray[np.bool_]
 CACHE_BYTES, GPU_BYTES = 8 * 2**20, 512 * 2**20
 """Activations of masked copies at a time: what a processor's cache holds, and what keeps a GPU busy."""
 PRECISE_VALUES = 8_192
-"""For its Shapley values as a control variate: up to so many coalitions are enumerated, as up to 13 players have."""
-MOST_DESIGNS = 16
-"""Of more players the mean over several crossed designs is taken, at most so many."""
+"""Its own Shapley values as a control variate are enumerated up to so many coalitions, as up to 13 players have."""
+MOST_DESIGNS = 128
+"""Those of rows with more players are the mean over several crossed designs, at most so many."""
 DESIGN_BYTES = 64 * 2**20
-"""Memory for designs that are kept, each for rows with the same active players."""
+"""Memory for designs that are kept, each for rows with the same active players; one is kept whatever it takes."""
 INPUT_BYTES, ENCODED_ROWS = 256 * 2**20, 16_384
 """Memory for the inputs of all rows that a student learns from; and how many are encoded at a time."""
 SCREENED_ROWS, ACTIVE_ROWS, SCREENED_FROM = 48, 6, 4_096
@@ -273,7 +273,7 @@ class StudentNetwork(nn.Module):
         """Shapley values of its own game, right on average, and their variance, (rows, players, outputs) float64.
 
         Players that are not `among`, (rows, players), are never present. Rows of few active players are enumerated. Of
-        others at least `values` coalitions are asked for, where `MOST_DESIGNS` have as many: the same for all rows with
+        others `values` coalitions or some more are asked for, as far as `MOST_DESIGNS` go: the same for all rows with
         the same active players, whatever their order.
         """
         active = self.active(codes) & among
@@ -288,7 +288,7 @@ class StudentNetwork(nn.Module):
                     result[some] = torch.einsum("ik,rko->rio", weights, answers.double()).cpu().numpy()
                 continue
             patterns, of_row = torch.unique(active[index], dim=0, return_inverse=True)
-            count = min(MOST_DESIGNS, 1 + (values - 1) // (4 * crossed_pairs(n)))
+            count = min(MOST_DESIGNS, -(-max(1, values) // (4 * crossed_pairs(n))))
             for number in range(len(patterns) * count):
                 crossed = self._crossed(patterns[number // count], stream_seed(seed, "precise", n, number % count))
                 alike = index[of_row == number // count]
@@ -317,8 +317,7 @@ class StudentNetwork(nn.Module):
             found = crossed_design(len(players), seed, self.interactions.of(players[None]))
             if sum(design.nbytes for design in kept.values()) + found.nbytes > DESIGN_BYTES:
                 kept = {}
-            if found.nbytes <= DESIGN_BYTES:
-                self._designs = {**kept, key: found}
+            self._designs = {**kept, key: found}
         return found
 
     @property
@@ -492,7 +491,7 @@ class NetworkStudent:
         return self.sampled_shapley(rows, self.seed, 1)[0]
 
     def sampled_shapley(self, rows: Rows, seed: int, values: int) -> tuple[Array, Array]:
-        """Its Shapley values from at least `values` coalitions drawn by `seed`, and their variance.
+        """Its Shapley values from `values` coalitions or some more, drawn by `seed`, and their variance.
 
         Right on average, and exact up to 13 active players; both are (rows, players, outputs).
         """
