@@ -141,7 +141,7 @@ class Plan:
         lines += [f"  {self.expected[stage]:>12,}  {words}" for stage, words in parts.items()]
         left = self.budget - self.total - self.kept_back
         if self.kept_back > 0.005 * self.budget:
-            lines.append(f"  {self.kept_back:>12,}  kept back: a coalition that labels ask for twice is paid for once")
+            lines.append(f"  {self.kept_back:>12,}  reserved: spent only where labels ask for no coalition twice")
         if left > 0.02 * self.budget:
             lines.append(f"  {left:>12,}  {self._why_left()}")
         if self.absent:

@@ -436,7 +436,7 @@ class CoRTX:
 
     @property
     def quality_(self) -> dict[str, float]:
-        """Error on the validation labels, which trained nothing; without a student they chose the epoch.
+        """Error on the validation labels, which trained nothing; without a student these labels chose the epoch.
 
         ``l2`` is the mean distance, ``relative_l2`` the same as a share of the labels' mean norm, ``label_norm``:
         NaN where that is zero, as for a constant model. Portable folders and the server have null instead. With a
@@ -520,7 +520,8 @@ class CoRTX:
             they hold for each.
         tolerance:
             Rows whose error bound is larger are refined with the model (``refined`` says which), starting from the
-            explainer's answer, until it is not or nothing more is allowed; a warning says how many stay above.
+            explainer's answer, until it no longer is or nothing more is allowed; a warning says how many stay above.
+            No bound of a refined row is narrower than the rounding of the model's outputs.
             ``explanation.evaluations`` is the price. Bounds hold with the same confidence (then 0.9 unless given)
             whenever a row stops. A row is refined as far as calibration reached, and beyond that only by asking for
             all coalitions, if `row_budget` pays for them.
@@ -848,11 +849,15 @@ class CoRTX:
         ----------
         X:
             Rows that the fit has not seen, as they come today. All are compared with the training table; `rows` of
-            them are labelled with ``cortx.shapley(game, X, method, row_budget=row_budget)``.
+            them are labelled with ``cortx.shapley(game, X, method, row_budget=row_budget)``. Rows that differ from the
+            reference in one feature at most cannot be explained wrongly, and are left out where there are others.
+        method:
+            A name or an estimator; not "amortized", nor one whose values do not add up to the output ("banzhaf").
         row_budget:
             Model evaluations of each labelled row, at most; by default 2,048 (times the rows of a background), which
             for 200 rows may be many times the price of the fit. A paid model may be judged by
-            ``rows=50, row_budget=66``; where that is too noisy the verdict says so, and 257 often suffice.
+            ``rows=50, row_budget=66``; where that is too noisy the verdict says so, and ``row_budget=257`` often
+            suffices.
         game:
             The model of today; by default the explainer's own.
         confidence:

@@ -33,8 +33,9 @@ ROUNDS = 15
 INDEPENDENT = 15
 """Values of a row that count as independent, at most: noise of many players comes from as few as 16 pairs of
 coalitions, whose spread has 15 degrees of freedom."""
-MOST_CORRECTED = 4.0
-"""By how much the mean square of drawn errors may be corrected at most."""
+MOST_CORRECTED, CORRECTED = 4.0, 0.5
+"""By how much the mean square of drawn errors may be corrected at most, and how much of it is, in logarithms: measured,
+errors come out too small without, and bounds too wide with all of it."""
 SMALLEST_UNIT = 0.5
 """The expected errors of a row are not taken for less than this share of what is usual: a single row whose errors are
 expected to be far too small would otherwise tell alone how large those of all rows are."""
@@ -135,13 +136,13 @@ class _Law:
         return np.where(self.noisy, self._corrected(result), result)
 
     def _corrected(self, errors: Array) -> Array:
-        """Errors with what their mean square lacks (or has too much) beside that of `sizes`.
+        """Errors with a part of what their mean square lacks (or has too much) beside that of `sizes`.
 
         Draws given what was seen lose some of it where the law is not quite the true one.
         """
         found = float((self.weight * np.square(errors)).sum())
         ratio = float((self.weight * np.square(self.sizes)).sum()) / max(found, TINY)
-        return np.asarray(errors * np.sqrt(np.clip(ratio, 1 / MOST_CORRECTED, MOST_CORRECTED)))
+        return np.asarray(errors * np.clip(ratio, 1 / MOST_CORRECTED, MOST_CORRECTED) ** (CORRECTED / 2))
 
 
 def _row_sizes(sizes: Array, noisy: BoolArray) -> Array:
