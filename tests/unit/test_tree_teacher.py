@@ -86,7 +86,8 @@ def test_bounds_hold_and_what_is_too_wide_becomes_exact(fitted: tuple[cortx.CoRT
     assert game.evaluations - asked == len(FRESH)  # the rows' own outputs
     assert 0 < refined.refined.sum() < len(FRESH)
     np.testing.assert_allclose(refined.values[refined.refined], exact[refined.refined], atol=1e-9)
-    assert (refined.error_bound[refined.refined] == 0).all()
+    bounds = refined.error_bound[refined.refined]
+    assert ((bounds > 0) & (bounds <= 1e-12 * np.abs(refined.outputs).max())).all()  # rounding, and no more
     np.testing.assert_array_equal(refined.values[~refined.refined], found.values[~refined.refined])
 
 
@@ -192,7 +193,7 @@ def test_trees_that_take_too_long_are_learned_like_any_model(monkeypatch: pytest
     assert game.prepared is None  # no tables were made
     monkeypatch.undo()
     assert cortx.CoRTX(recipe()).plan(cortx.Game(MODEL, reference=X, categorical=()), X, 20_000).mode == "trees"
-    deep = RandomForestRegressor(30, random_state=0).fit(np.random.default_rng(3).normal(size=(1_000, 14)), Y_DEEP)
+    deep = RandomForestRegressor(100, random_state=0).fit(np.random.default_rng(3).normal(size=(1_000, 14)), Y_DEEP)
     rows = np.random.default_rng(4).normal(size=(200, 14))
     game = cortx.Game(deep, background=rows[:100], categorical=())
     assert cortx.CoRTX(recipe()).plan(game, rows, 1_000_000).mode == "student"
