@@ -553,3 +553,12 @@ def test_a_standard_error_costs_no_row_its_enumeration(name: str, row_budget: in
     assert found.exact.all()
     assert found.evaluations <= 3 * row_budget + 1
     np.testing.assert_allclose(found.values, shapley(game, table, "exact").values, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [14, 15, 16, 17])
+def test_rounds_stop_early_whatever_the_number_of_players(n: int) -> None:
+    """By default no row is enumerated where few values are precise enough."""
+    weights = np.random.default_rng(0).normal(size=n)
+    game = cortx.Game(lambda x: x @ weights + 0.1 * x[:, 0] * x[:, 1], reference=np.zeros(n), categorical=())
+    labels = cortx.shapley(game, np.ones((3, n)), standard_error=0.05, views=0, progress=False)
+    assert labels.evaluations < 3 * 1_000

@@ -43,7 +43,10 @@ IntArray = npt.NDArray[np.int64]
 DEFAULT_BUDGET = 2_048
 """Enough to enumerate 11 players."""
 LONGEST_BUDGET = 65_536
-"""The default when a standard error says when to stop."""
+"""Enough to enumerate 16 players, where a tolerance says when to stop."""
+LONGEST_ROUNDS = 61_440
+"""The default when a standard error says when to stop: too few to enumerate 16 players, for which rounds would be given
+up at once, as they would make the enumeration unaffordable."""
 FIRST_OF_STUDENT, OF_STUDENT = 512, 0.1
 """With a standard error a student is asked as if for so many values first, then for four times as many, until its own
 variance is no more than this share of the square of that error."""
@@ -89,7 +92,7 @@ def shapley(
         an image is its own reference); the game's v(none) comes on top, once. Default: 2,048 for sampling methods
         (times the rows of a background), all of them for "exact". A call that would pass either budget is never made.
     standard_error:
-        Stop a row early once its largest standard error is this small; a budget (by default a `row_budget` of 65,536)
+        Stop a row early once its largest standard error is this small; a budget (by default a `row_budget` of 61,440)
         still holds.
     views:
         Masked copies of each row to label besides. Rows whose coalitions are all enumerated give these labels for
@@ -154,7 +157,7 @@ def shapley(
             raise InputError("budget= is for the whole call and row_budget= for each row; give one of them")
         row_budget = _share(int(budget), game, len(rows))
     elif row_budget is None:
-        row_budget = copies * (DEFAULT_BUDGET if standard_error is None else LONGEST_BUDGET)
+        row_budget = copies * (DEFAULT_BUDGET if standard_error is None else LONGEST_ROUNDS)
         if estimator.name == "exact":
             row_budget = copies * 2**MOST_PLAYERS
     ends = _ends(game, explainer)
