@@ -373,7 +373,8 @@ def test_a_student_of_another_reference_costs_precision_and_never_truth(kind: st
     np.testing.assert_allclose(student.shapley(rows), (first + last) / 2, atol=1e-5)  # two players: by definition
     labels = cortx.shapley(game, table, "unbiased", row_budget=5, student=student, views=0)
     np.testing.assert_allclose(labels.values, truth, atol=1e-6)  # all coalitions are asked for
-    assert payers["explainer"].evaluate(table, game=game, rows=40) is not None
+    notes = payers["explainer"].evaluate(table, game=game, rows=40).notes
+    assert any("this game is not the one" in note and "the reference: 'job' was" in note for note in notes)
 
 
 def test_a_refit_reads_categories_as_the_fit_did(payers: dict[str, Any]) -> None:
@@ -389,6 +390,10 @@ def test_a_refit_reads_categories_as_the_fit_did(payers: dict[str, Any]) -> None
     assert np.linalg.norm(explainer.explain(table[:40]).values - truth, axis=1).mean() < 0.3 * np.abs(truth).mean()
     with pytest.raises(InputError, match="with 'diver'"):
         payers["explainer"].refit(pay_game(), table.assign(job="diver"))
+    for reference in (table.assign(job="diver"), pd.concat([table, table.iloc[:1].assign(job="diver")])):
+        new = cortx.Game(pay, reference=reference.reset_index(drop=True))
+        with pytest.raises(InputError, match="with 'diver'"):
+            payers["explainer"].refit(new, table.assign(job="diver"))
     turned = cortx.Game(pay, reference=pd.DataFrame({"age": [0.0], "job": ["clerk"]}))
     with pytest.raises(InputError, match="the order of columns"):
         payers["explainer"].refit(turned, table[["age", "job"]])

@@ -20,6 +20,7 @@ from cortx.explainer.artifact import compare_model
 from cortx.explainer.calibration import Calibration, noise_radius, noise_reach
 from cortx.explainer.explainer import CoRTX
 from cortx.explainer.fit import Fitted
+from cortx.explainer.game_difference import game_difference
 from cortx.explainer.profile import ColumnDrift, drift
 from cortx.explainer.refine import Predicted
 from cortx.explainer.report import Check, Coverage, Level, QualityReport, Slice, WorstRow
@@ -29,7 +30,7 @@ from cortx.games.fingerprint import ModelDifference
 from cortx.images import described, read_like
 from cortx.metrics import summary, throughput, top_k_agreement
 from cortx.seeding import numpy_generator
-from cortx.tables import Table, column_position, plain
+from cortx.tables import Schema, Table, column_position, plain
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -139,6 +140,10 @@ def evaluate(
         bounds = seen.answer.bounds(*calibration.factors(confidence)).error
         covered = seen.inside(*calibration.factors(confidence))[0]
     notes = _notes(coverage, confidence, seen, left_out, decided, len(table))
+    if isinstance(fitted.spec.schema, Schema) and isinstance(table.schema, Schema):
+        differs = game_difference(fitted.spec, game.spec(game.rows(some).table.schema))
+        if differs is not None:
+            notes.append(f"this game is not the one that the explainer was fitted for; it differs in {differs}")
     return QualityReport(
         confidence=float(confidence),
         measures=measures,

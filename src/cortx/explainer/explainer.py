@@ -270,7 +270,7 @@ class CoRTX:
         if differs is None and names != rows.table.schema.names:
             differs = f"the order of columns: it was {', '.join(names)}"
         if differs is None:
-            differs = game_difference(fitted.spec, replace(game.spec(rows.table.schema), absent=fitted.spec.absent))
+            differs = game_difference(fitted.spec, game.spec(rows.table.schema), reference=False)
         if differs is None and (len(game.absent) > 1) != (len(fitted.spec.absent) > 1):
             differs = "whether absent features have one reference or a background"
         if differs is None:

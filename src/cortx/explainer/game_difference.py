@@ -16,14 +16,17 @@ CLOSE = 1e-9
 MOST_SHOWN = 3
 
 
-def game_difference(kept: GameSpec, now: GameSpec) -> str | None:
-    """The first thing in which a game, its model aside, differs from the one that was kept; None if it is the same."""
+def game_difference(kept: GameSpec, now: GameSpec, *, reference: bool = True) -> str | None:
+    """The first thing in which a game, its model aside, differs from the one that was kept; None if it is the same.
+
+    Without `reference` what replaces absent features may be another one.
+    """
     assert isinstance(kept.schema, Schema)
     assert isinstance(now.schema, Schema)
-    for differs in (_columns(kept.schema, now.schema), _players(kept, now), _output(kept, now), _absent(kept, now)):
+    for differs in (_columns(kept.schema, now.schema), _players(kept, now), _output(kept, now)):
         if differs is not None:
             return differs
-    return None
+    return _absent(kept, now) if reference else None
 
 
 def name_difference(kept: Sequence[str], now: Sequence[str]) -> str | None:

@@ -198,7 +198,8 @@ def refine(
                     break
             advance(len(index), f"{some.game.evaluations:,} evaluations")
     rounding = some.rounding(waiting)
-    left_over = int((known.bounds.error[waiting] > np.maximum(tolerance, rounding)).any(axis=1).sum())
+    above = (known.bounds.error[waiting] > np.maximum(tolerance, rounding)).any(axis=1)
+    left_over = int(above.sum())
     if rounding.size and rounding.max() > tolerance:
         logger.warning(
             "bounds of refined rows are up to %.3g, above the tolerance of %.3g: outputs as large as these are no more "
@@ -214,9 +215,10 @@ def refine(
     elif left_over:
         ended = f"row_budget allows {copies * affordable:,} evaluations of a row; give more"
         if affordable > most:
+            n = int(some.rows.active[waiting[above]].sum(axis=1).max())
             ended = (
                 f"calibration tried refinement with up to {most:,} values v(S) of a row, and past that a row must be "
-                "enumerated, which row_budget= must pay for"
+                f"enumerated, which row_budget= must pay for (up to 2**{n} values)"
             )
             if most < LONGEST_ROUND:
                 ended += "; after explainer.calibrate(rows, row_budget=...) with more evaluations it goes on for longer"
