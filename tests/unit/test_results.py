@@ -589,6 +589,8 @@ def test_the_thorough_recipe_against_fastshap(problem: str, budget: int, times: 
 
 
 OUTSIDE = {
+    ("census-zero", 20_000, "bands"): "they hold for 0.932 of the rows",
+    ("census-mean", 20_000, "bands"): "they hold for 0.935 of the rows",
     ("bankruptcy", 20_000, "bands"): "they hold for 0.849 of the rows",
     ("bankruptcy", 700_000, "rows"): "they hold for 0.935 of the rows",
 }
