@@ -578,3 +578,11 @@ def test_a_fit_shows_its_learning_curve_and_calibration(
     shown = capsys.readouterr().out
     assert "Not calibrated" in shown
     assert "How the error fell" not in shown
+
+
+def test_a_constant_model_has_bounds_that_hold() -> None:
+    rng = np.random.default_rng(0)
+    game = cortx.Game(lambda x: np.full(len(x), 0.1), reference=np.zeros(4), categorical=())
+    explainer = cortx.CoRTX("quick", seed=0).fit(game, rng.normal(size=(300, 4)), budget=3_000, progress=False)
+    report = explainer.evaluate(rng.normal(size=(60, 4)))
+    assert report.verdict != "bounds fail"

@@ -449,3 +449,19 @@ def test_a_short_training_asks_the_model_for_nothing_and_falls_with_more_labels(
         spent.append(game.evaluations - before)
     assert spent == [0, 0]
     assert errors[1] < 0.9 * errors[0]
+
+
+def test_rows_that_can_be_wrong_teach_and_judge() -> None:
+    """Of 400 rows 40 differ from the reference in more than one column: half of them are learned from."""
+    rng = np.random.default_rng(0)
+    table = np.zeros((400, 8))
+    table[np.arange(400), rng.integers(8, size=400)] = 1.0
+    table[:40] = rng.normal(size=(40, 8))
+    game = cortx.Game(lambda x: x[:, 0] * x[:, 1] + x.sum(axis=1), reference=np.zeros(8), categorical=())
+    plan = cortx.CoRTX("quick", seed=0).plan(game, table, 20_000)
+    assert plan.mode == "student"
+    assert plan.pairs is not None
+    taught, judged = np.unique(plan.pairs.row), np.concatenate([plan.validation, plan.calibration])
+    assert (taught < 40).sum() >= 15
+    assert 10 <= (plan.calibration < 40).sum() <= 20
+    assert not set(taught) & set(judged)

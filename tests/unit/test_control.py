@@ -28,6 +28,7 @@ from cortx.explainer.store import Ask, LabelStore
 from cortx.games.value_store import ValueStore
 from cortx.interfaces.server.audit_row import Judge
 from cortx.interfaces.server.pace import Pace
+from cortx.training.recipe import get_recipe
 
 Array = np.ndarray
 
@@ -441,3 +442,25 @@ def test_units_of_answers_and_rounds_do_not_mix() -> None:
         assert 0.89 <= (fresh <= 1).mean() <= 0.91
     np.testing.assert_allclose(found[0], found[1])
     assert found[0][0] > np.quantile(scores[0], 0.9)
+
+
+def test_a_model_in_float64_is_refined_beyond_what_float32_could_hold(caplog: pytest.LogCaptureFixture) -> None:
+    """Outputs of a million, effects of one: rounding to float32 would be larger than the bounds."""
+    rng = np.random.default_rng(0)
+    table, weights = rng.normal(size=(700, 6)), rng.normal(size=6)
+    game = cortx.Game(
+        lambda x: 1e6 + np.tanh(x[:, 0] * x[:, 1]) + x @ weights, reference=np.zeros((1, 6)), categorical=()
+    )
+    recipe = get_recipe("quick")
+    assert recipe.student is not None
+    short = replace(
+        recipe, pretrain=replace(recipe.pretrain, steps=5), attribution=replace(recipe.attribution, steps=30),
+        student=replace(recipe.student, steps=100, label_rows=500, label_asks=20_000, width=16, trees=False),
+    )  # fmt: skip
+    explainer = cortx.CoRTX(short, seed=0).fit(game, table[:600], budget=8_000, progress=False)
+    found = explainer.explain(table[600:620], tolerance=1e-4, row_budget=64)
+    truth = cortx.shapley(game, table[600:620], "exact", views=0, progress=False)
+    assert found.refined.all()
+    assert (found.error_bound <= 1e-4).all()
+    assert (np.linalg.norm(found.values - truth.values, axis=1) <= found.error_bound).all()
+    assert "no more precise in float32" not in caplog.text
