@@ -56,7 +56,7 @@ class SampledStudent(Protocol):
     def sampled_shapley(self, rows: Rows, seed: int, values: int) -> tuple[Array, Array]:
         """Unbiased Shapley values of its own game and their variance, (rows, players, outputs) each.
 
-        They come from about `values` values v(S) or more, which `seed` draws; of other seeds they are independent.
+        They come from about `values` values v(S) or more, drawn by `seed`: draws of two seeds are independent.
         """
 
 

@@ -214,18 +214,17 @@ def make_plan(game: Game, rows: Rows, budget: int | None, recipe: Recipe, seed: 
     raise BudgetError(f"budget={budget:,} is too small: {why}; give at least {enough:,}{why.instead}") from None
 
 
-def _shared_out(order: IntArray, open_: BoolArray) -> IntArray:
+def _shared_out(order: IntArray, undecided: BoolArray) -> IntArray:
     """Rows in an order whose first ones validate, whose last ones calibrate, and whose middle is learned from.
 
-    Rows that are not `open_`, (rows,), have one active player at most: they cannot be wrong, and say nothing of others.
-    They judge only where the open ones are few, half of which are then left to learn from.
+    Rows that are not `undecided`, (rows,), judge nothing as long as there are others, of which half are learned from.
     """
-    first, decided = order[open_[order]], order[~open_[order]]
+    some, decided = order[undecided[order]], order[~undecided[order]]
     if len(decided) == 0:
         return order
-    eighth, half = len(first) // 8, len(decided) // 2
-    validate, learn, judge = np.split(first, [eighth, 5 * eighth])
-    return np.concatenate([validate, decided[:half], learn, decided[half:], judge])
+    eighth, half = len(some) // 8, len(decided) // 2
+    validate, learn, calibrate = np.split(some, [eighth, 5 * eighth])
+    return np.concatenate([validate, decided[:half], learn, decided[half:], calibrate])
 
 
 class _TooSmall(BudgetError):
@@ -246,7 +245,7 @@ def _plan_of(game: Game, rows: Rows, budget: int, recipe: Recipe, seed: int, n_c
         taught = None
         if recipe.student is not None:
             trees = teachable(game, rows)
-            shared = replace(planner, order=_shared_out(order, rows.active.sum(axis=1) > 1))
+            shared = replace(planner, order=_shared_out(order, rows.undecided))
             taught = shared.student() if trees is None else shared.trees(0 if trees.checked else CHECKED)
         planner = replace(planner, recipe=replace(recipe, student=None))  # what follows buys labels alone
         plan = taught or planner.enumerate() or planner.sample()
@@ -377,8 +376,8 @@ class _Planner:
     def _judges(self, values: float) -> tuple[int, int]:
         """How many rows calibrate and validate, given so many values v(S) for both: three of four calibrate."""
         least = LEAST_CALIBRATION + LEAST_VALIDATION
-        open_ = int((self.rows.active.sum(axis=1) > 1).sum())
-        most = max(least, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3, open_ // 2))
+        undecided = int(self.rows.undecided.sum())
+        most = max(least, min(MOST_CALIBRATION * 4 // 3, len(self.order) // 3, undecided // 2))
         count = int(np.clip(values / _power_of_two(values / least, WELL_JUDGED), least, most))
         wanted = count - max(LEAST_VALIDATION, min(count // 4, count - LEAST_CALIBRATION))
         even = EVEN * max(round((wanted + 1) / EVEN), LEAST_CALIBRATION // EVEN + 1) - 1
@@ -559,8 +558,8 @@ class _Planner:
         """Values v(S) of the longest round that the labels of calibration rows can judge."""
         if not costs.any():  # nothing is left to refine by asking the model
             return 0
-        open_ = self.rows.active[calibration].sum(axis=1) > 1  # the others have nothing to refine
-        calibration = calibration[open_] if open_.any() else calibration
+        undecided = self.rows.undecided[calibration]  # the others have nothing to refine
+        calibration = calibration[undecided] if undecided.any() else calibration
         values = float(costs[calibration].mean()) / self.copies
         exact = bool((costs >= self.exact)[calibration].all())
         return longest_round(values, exact=exact, noise_known=self.recipe.student is not None)

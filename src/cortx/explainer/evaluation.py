@@ -112,10 +112,10 @@ def evaluate(
     if len(possible) == 0:
         explainer._read(X)  # says what is wrong with them
     left_out = len(table) - len(possible)
-    # Rows that cannot be wrong, because one player takes all or nobody anything, say nothing of the others.
-    open_ = possible[game.rows(take_rows(X, possible)).active.sum(axis=1) > 1]
-    decided = len(possible) - len(open_) if len(open_) > 1 else 0
-    possible = open_ if decided else possible
+    # Rows that cannot be explained wrongly say nothing of the others.
+    undecided = possible[game.rows(take_rows(X, possible)).undecided]
+    decided = len(possible) - len(undecided) if len(undecided) > 1 else 0
+    possible = undecided if decided else possible
     count = min(int(rows), len(possible))
     chosen = possible[np.sort(numpy_generator(seed, "rows to evaluate").choice(len(possible), count, replace=False))]
     some = take_rows(X, chosen)

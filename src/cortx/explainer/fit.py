@@ -71,10 +71,10 @@ NEAR, NEAR_NOISE = 0.03, 1.2
 """Only where the validation error is this share of the labels' norm, or this multiple of their own standard errors."""
 NOTHING = 1e-13
 """Labels that are not larger, beside the model's outputs, are rounding errors."""
-FEW_OPEN = 20
+FEW_UNDECIDED = 20
 """Fewer calibration rows that can be wrong are worth a warning: 95% bounds need 19."""
 STUDENT_VALUES = 2**17
-"""Values v(S) of the game that a student's own values on all rows that calibrate shall be more precise than."""
+"""A student's own Shapley values of calibration rows are sampled as for so many values v(S) of the game in all."""
 ROUNDING = 1e-5
 """Of the labels' norm: an error that is nothing but float32's rounding."""
 LEAST_TO_STOP = 400
@@ -402,16 +402,9 @@ def calibrate_network(
     values = possible_values(values, total, largest_value(game.model.output))
     sizes = typical.double().cpu().numpy(), typical_row.double().cpu().numpy()
     predicted = Predicted(values.cpu().numpy(), None, *sizes, sharers.cpu().numpy())
-    open_ = np.flatnonzero(~predicted.decided)
-    if 2 <= len(open_) < len(labels):
-        if len(open_) < FEW_OPEN <= len(labels):
-            logger.warning(
-                "%d of %d calibration rows differ from the reference in more than one feature; the others cannot be "
-                "wrong, so bounds rest on these alone: calibrate(X) with more rows of that kind makes them surer",
-                len(open_), len(labels),
-            )  # fmt: skip
-        outputs = (len(labels) - len(open_)) * game.evaluations_per_value  # all that decided rows were asked for
-        part = replace(labels.take(open_), evaluations=max(0, labels.evaluations - outputs))
+    undecided = np.flatnonzero(~predicted.decided)
+    if 2 <= len(undecided) < len(labels):
+        part = _undecided(labels, undecided, game)
         found = calibrate_network(network, game, schema, part, seed, most, student)
         return replace(found, evaluations=labels.evaluations)
     errors = np.full_like(labels.values, np.nan) if labels.errors is None else labels.errors
@@ -437,6 +430,18 @@ def calibrate_network(
         most = longest_round(label_values, exact=exact, noise_known=variance is not None)
     rounds = RoundScores(*round_scores(some, labels.values, errors, most, variance), most)
     return replace(found, rounds=rounds)
+
+
+def _undecided(labels: Labels, index: IntArray, game: Game) -> Labels:
+    """The labels of rows `index`, with what they cost alone: the model was asked for the outputs of all others."""
+    if len(index) < FEW_UNDECIDED <= len(labels):
+        logger.warning(
+            "%d of %d calibration rows differ from the reference in more than one feature; the others cannot be "
+            "wrong, so bounds rest on these alone: calibrate(X) with more rows of that kind makes them surer",
+            len(index), len(labels),
+        )  # fmt: skip
+    outputs = (len(labels) - len(index)) * game.evaluations_per_value
+    return replace(labels.take(index), evaluations=max(0, labels.evaluations - outputs))
 
 
 def seen_residuals(some: Refinable, labels: Array, variance: Array) -> tuple[Array, Seen]:

@@ -197,8 +197,23 @@ def refine(
                 if len(left) == 0:
                     break
             advance(len(index), f"{some.game.evaluations:,} evaluations")
-    rounding = some.rounding(waiting)
-    above = (known.bounds.error[waiting] > np.maximum(tolerance, rounding)).any(axis=1)
+    _tell_what_is_missed(some, waiting, known.bounds.error[waiting], tolerance, affordable, most)
+    ranking, refined = some.answer.ranking, known.bounds.refined
+    if ranking is not None:  # what the ranking head said of rows that are better known now no longer counts
+        ranking = ranking.copy()
+        ranking[refined] = highest_first(known.values[refined])
+    return replace(some.answer, values=known.values, ranking=ranking), known.bounds
+
+
+def _tell_what_is_missed(
+    some: Refinable, index: IntArray, bounds: Array, tolerance: float, affordable: int, most: int
+) -> None:
+    """Warns of rows `index` whose `bounds`, (index, outputs), are above the tolerance, and says why.
+
+    `affordable` values v(S) of each could be paid for, and calibration tried rounds of up to `most`.
+    """
+    rounding, copies = some.rounding(index), some.game.evaluations_per_value
+    above = (bounds > np.maximum(tolerance, rounding)).any(axis=1)
     left_over = int(above.sum())
     if rounding.size and rounding.max() > tolerance:
         logger.warning(
@@ -215,7 +230,7 @@ def refine(
     elif left_over:
         ended = f"row_budget allows {copies * affordable:,} evaluations of a row; give more"
         if affordable > most:
-            n = int(some.rows.active[waiting[above]].sum(axis=1).max())
+            n = int(some.rows.active[index[above]].sum(axis=1).max())
             ended = (
                 f"calibration tried refinement with up to {most:,} values v(S) of a row, and past that a row must be "
                 f"enumerated, which row_budget= must pay for (up to 2**{n} values)"
@@ -224,13 +239,8 @@ def refine(
                 ended += "; after explainer.calibrate(rows, row_budget=...) with more evaluations it goes on for longer"
         logger.warning(
             "%s of %s rows are still above the tolerance of %.3g: %s",
-            f"{left_over:,}", f"{len(waiting):,}", tolerance, ended,
+            f"{left_over:,}", f"{len(index):,}", tolerance, ended,
         )  # fmt: skip
-    ranking, refined = some.answer.ranking, known.bounds.refined
-    if ranking is not None:  # what the ranking head said of rows that are better known now no longer counts
-        ranking = ranking.copy()
-        ranking[refined] = highest_first(known.values[refined])
-    return replace(some.answer, values=known.values, ranking=ranking), known.bounds
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,6 +73,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.table)
 
+    @property
+    def undecided(self) -> BoolArray:
+        """(rows,): two active players or more. One alone takes the whole total, so its values cannot be wrong."""
+        return np.asarray(self.active.sum(axis=1) > 1)
+
     def take(self, index: npt.NDArray[np.int64]) -> Rows:
         return Rows(self.table.take(index), self.active[index], self.words[index], None)
 
