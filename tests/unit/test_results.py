@@ -644,11 +644,10 @@ def test_fits_with_a_budget_take_minutes(method: str, most: float) -> None:
 
 
 def test_fits_with_a_budget_need_little_memory() -> None:
-    used = {
-        (r["problem"], r["budget"]): r["value"]
-        for r in load("taught")
-        if r["method"] == "default" and r["metric"].startswith("MiB above")
-    }
+    found = [r for r in load("taught") if r["method"] == "default" and r["metric"].startswith("MiB above")]
+    assert all(len(r["seeds"]) == 3 for r in found)
+    # No number of three is further from their mean than 2 / sqrt(3) of their standard deviation.
+    used = {(r["problem"], r["budget"]): r["value"] + 2 / 3**0.5 * r["spread"] for r in found}
     assert {about: most for about, most in used.items() if most >= 1_024} == {}
 
 

@@ -245,9 +245,14 @@ def views_in_memory(n_players: int, n_outputs: int, n_rows: int, more_bytes: int
     return min(MOST_VIEWS, VIEWS_MEMORY // (bytes_each * n_rows))
 
 
-def _choose(method: str | Estimator, explainer: Any, unbiased: bool, of_images: bool) -> Estimator:
+def check_method(method: object) -> None:
+    """Raises `InputError` for what is neither a name nor an estimator."""
     if not isinstance(method, (str, Estimator)):
         raise InputError(f"method must be the name of an estimator or an Estimator, got {type(method).__name__}")
+
+
+def _choose(method: str | Estimator, explainer: Any, unbiased: bool, of_images: bool) -> Estimator:
+    check_method(method)
     # Either enumerates wherever its budget allows, row by row: that is what "auto" means.
     name = {"auto": "kernel" if of_images else "odd", "auto-kernel": "kernel"}.get(str(method), method)
     if not isinstance(name, Estimator) and name not in ESTIMATORS:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cortx.errors import InputError
 from cortx.estimators import ESTIMATORS, Estimator
 from cortx.estimators.amortized import Amortized
-from cortx.estimators.shapley import shapley
+from cortx.estimators.shapley import check_method, shapley
 from cortx.explainer.artifact import compare_model
 from cortx.explainer.calibration import Calibration, noise_radius, noise_reach
 from cortx.explainer.explainer import CoRTX
@@ -85,8 +85,7 @@ def evaluate(
             "method='amortized' starts from an explainer's answers and stays near them, so it cannot judge one; use "
             "'auto', 'exact', 'kernel' or 'permutation'"
         )
-    if not isinstance(method, (str, Estimator)):
-        raise InputError(f"method must be the name of an estimator or an Estimator, got {type(method).__name__}")
+    check_method(method)
     if not _efficient(method):
         raise InputError(
             f"method={method!r} gives values that do not add up to the output, and an explainer learns Shapley values; "
