@@ -36,7 +36,10 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = models.digit_images()
     budget = 900_000 if "CORTX_SCREENSHOTS" in os.environ else 90_000  # a picture worth looking at costs more
     game = cortx.Game(models.digits, reference="zero", players=cortx.Patches(2), output="probability")
-    cortx.CoRTX("quick").fit(game, images[:1_200], budget=budget).save(folder / "digits.cortx")
+    explainer = cortx.CoRTX("quick").fit(game, images[:1_200], budget=budget)
+    # Precise labels, so that some parts have a certain sign.
+    explainer.calibrate(cortx.shapley(game, images[1_200:1_300], row_budget=4_096, views=0))
+    explainer.save(folder / "digits.cortx")
     return folder
 
 

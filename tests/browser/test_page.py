@@ -302,6 +302,11 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, served: Served, schem
         page.locator(".classes button").first.wait_for()
         opened.check_sum()
         assert width(page) == phone["width"]
+        page.get_by_role("button", name="Keep this picture").click()
+        page.locator(".classes button").nth(1).click()
+        opened.check_sum()
+        page.locator(".heat-title").last.scroll_into_view_if_needed()
+        assert width(page) == phone["width"]
 
 
 def width(page: Any) -> int:
@@ -347,6 +352,15 @@ def test_text_is_legible_in_light_and_in_dark(browser: Any, served: Served, sche
             contrasts = page.evaluate(CONTRASTS)
             assert len(contrasts) > 20
             assert [pair for pair in contrasts if pair[1] < 4.5] == []
+        page.get_by_role("tab", name="Explain").click()
+        page.get_by_label("Model").select_option("digits")
+        page.locator(".drop").wait_for()
+        upload(opened, 12)
+        page.get_by_role("button", name="Keep this picture").click()
+        page.get_by_text("All numbers of both").click()
+        contrasts = page.evaluate(CONTRASTS)
+        assert len(contrasts) > 80
+        assert [pair for pair in contrasts if pair[1] < 4.5] == []
 
 
 def test_the_switch_of_colours_stays(browser: Any, served: Served) -> None:
@@ -410,7 +424,7 @@ def test_a_picture_is_uploaded_and_explained(opened: Opened, artifacts: Path) ->
     assert list(shown["values"].values()) == pytest.approx(own["attributions"][best], abs=0.02)
 
     def heat() -> np.ndarray:
-        picture = Image.open(io.BytesIO(page.locator(".heat").screenshot())).convert("RGB")
+        picture = Image.open(io.BytesIO(page.locator(".heat").first.screenshot())).convert("RGB")
         return np.array(picture).reshape(-1, 3)
 
     assert page.get_by_label("Raw").is_checked()  # the parts are few and large
@@ -432,6 +446,167 @@ def test_a_picture_is_uploaded_and_explained(opened: Opened, artifacts: Path) ->
     other.click()
     assert opened.check_sum()["values"] != shown["values"]
     assert page.locator("#prediction-title").text_content() == f"Probability: {name}"
+
+
+def upload(opened: Opened, position: int) -> dict[str, Any]:
+    """Gives the page a digit; what it then shows."""
+    page = opened.page
+    page.locator(".drop input").set_input_files([digit_png(position)])
+    page.get_by_label(f"The picture, 8 by 8 pixels: digit-{position}.png").wait_for()
+    page.locator(".classes button").first.wait_for()
+    return opened.check_sum()
+
+
+def parts_drawn(canvas: Any) -> np.ndarray:
+    """The pixels of each of the 4 x 4 parts that a heat map shows, (parts, pixels, channels)."""
+    size, data = canvas.evaluate(
+        """canvas => {
+             const { width, height } = canvas;
+             const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+             copy.drawImage(canvas, 0, 0);
+             return [width, [...copy.getImageData(0, 0, width, height).data]];
+           }"""
+    )
+    side = size // 4
+    drawn = np.reshape(data, (4, side, 4, side, 4))[..., :3]
+    return drawn.transpose(0, 2, 1, 3, 4).reshape(16, -1, 3)
+
+
+def coloured(parts: np.ndarray) -> np.ndarray:
+    """Which parts are red (1), blue (-1), or have no colour (0)."""
+    red_over_blue = (parts[..., 0] - parts[..., 2]).mean(axis=1)
+    return np.sign(red_over_blue) * (np.abs(red_over_blue) > 4)
+
+
+def test_bounds_of_a_picture_are_a_second_panel(opened: Opened) -> None:
+    page = opened.go("digits")
+    page.get_by_label("Bounds").select_option("80%")
+    shown = upload(opened, 12)
+    best = page.locator(".classes button[aria-pressed=true] .class-name").text_content()
+    panel = page.locator(".heat-panels").first.locator("figure")
+    assert panel.first.locator(".heat-title").text_content() == f"For {best}: {shown['headline']:.3f}"
+    key = page.locator(".heat-key").first
+    assert f"the probability (0 to 1) of {best}" in key.inner_text()
+    assert "may raise or lower it: bounds at 80% hold zero" in key.inner_text()
+    bands = np.array(list(shown["bands"].values()))
+    certain = np.where(bands[:, 0] > 0, 1, np.where(bands[:, 1] < 0, -1, 0))
+    assert panel.nth(1).locator(".heat-title").text_content() == f"Sign certain: {abs(certain).sum()} of 16 parts"
+    page.get_by_label("Opacity").fill("1")
+    opened.keep_picture("picture-bounds", full_page=True)
+    drawn = parts_drawn(panel.nth(1).locator(".heat"))
+    assert (coloured(drawn)[certain == 0] == 0).all()
+    values = np.array(list(shown["values"].values()))
+    clear = np.abs(values) > 0.2 * np.abs(values).max()  # the others are pale
+    assert (coloured(drawn)[clear] == certain[clear]).all()
+    open_parts = (certain == 0) & (bands[:, 0] < bands[:, 1])
+    assert open_parts.any()
+    assert (drawn[open_parts].std(axis=(1, 2)) > 25).all()  # hatched
+    nothing = (bands == 0).all(axis=1)
+    assert (drawn[nothing].std(axis=(1, 2)) < 25).all()
+    assert (coloured(parts_drawn(panel.first.locator(".heat")))[clear] == np.sign(values[clear])).all()
+    page.get_by_label("Bounds").select_option("none")
+    opened.settled()
+    assert not panel.nth(1).is_visible()
+    assert "hold zero" not in key.inner_text()
+
+
+def test_a_kept_picture_is_compared(opened: Opened) -> None:
+    page = opened.go("digits")
+    region = page.get_by_role("region", name="What differs").first
+    assert region.get_by_text("Keep a picture to compare").is_visible()
+    assert page.get_by_role("button", name="Keep this picture").is_disabled()
+    kept = upload(opened, 12)
+    first = page.locator("#prediction-title").text_content().removeprefix("Probability: ")
+    page.get_by_role("button", name="Keep this picture").click()
+    assert page.evaluate("document.activeElement.textContent") == "Keep this picture"
+    panels = region.locator("figure")
+    same = [parts_drawn(panels.nth(i).locator(".heat")) for i in range(2)]
+    assert (same[0] == same[1]).all()
+    now = upload(opened, 7)
+    second = page.locator("#prediction-title").text_content().removeprefix("Probability: ")
+    assert second != first
+    titles = region.locator(".heat-title").all_text_contents()
+    assert titles == [
+        f"Kept: digit-12.png. For {first}: {kept['headline']:.3f}",
+        f"Now: digit-7.png. For {second}: {now['headline']:.3f}",
+    ]
+    assert (parts_drawn(panels.first.locator(".heat")) != same[0]).any() == (largest(now) > largest(kept))
+    assert region.locator(".heat-key").get_by_text("of the class above each heat map").is_visible()
+    end = re.search(r"raises \(\+([\d.]+)\)", region.locator(".heat-bar").inner_text())
+    assert float(end[1]) == pytest.approx(max(largest(kept), largest(now)), abs=6e-4)  # one scale for both
+    compared(opened, kept, now)
+
+    box = panels.first.locator(".heat").bounding_box()
+    place = {"x": 0.6 * box["width"], "y": 0.4 * box["height"]}
+    panels.first.locator(".heat").hover(position=place)
+    said = re.fullmatch(r"patch 1,2: kept (\S+), now (\S+)", region.locator(".reading").text_content())
+    assert [number(text) for text in said.groups()] == pytest.approx(
+        [kept["values"]["patch 1,2"], now["values"]["patch 1,2"]], abs=6e-4
+    )
+    opened.keep_picture("picture-kept", full_page=True)
+    whole = parts_drawn(panels.first.locator(".heat"))
+    region.get_by_label("Certain sign only").check(force=True)
+    assert (parts_drawn(panels.first.locator(".heat")) != whole).any()
+    assert region.get_by_text("hold zero").is_visible()
+    region.get_by_label("All parts").check(force=True)
+
+    page.get_by_role("button", name="Go back to the kept picture").click()
+    page.get_by_label("The picture, 8 by 8 pixels: digit-12.png").wait_for()
+    assert opened.check_sum()["values"] == pytest.approx(kept["values"], abs=CLOSE)
+    other = page.locator(".classes button").nth(1)  # the same picture for two classes
+    name = other.locator(".class-name").text_content()
+    other.click()
+    now = opened.check_sum()
+    assert region.locator(".heat-title").first.text_content().startswith(f"Kept: digit-12.png. For {first}: ")
+    assert region.locator(".heat-title").last.text_content().startswith(f"Now: digit-12.png. For {name}: ")
+    compared(opened, kept, now)
+    region.get_by_label("The kept picture is explained for").select_option(name)
+    compared(opened, now, now)
+    assert region.locator(".heat-key").get_by_text(f"the probability (0 to 1) of {name}").is_visible()
+    page.get_by_role("button", name="Forget it").click()
+    assert not region.locator(".heat").first.is_visible()
+    assert page.evaluate("document.activeElement.textContent") == "Keep this picture"
+
+
+def largest(shown: dict[str, Any]) -> float:
+    return max(map(abs, shown["values"].values()))
+
+
+def compared(opened: Opened, kept: dict[str, Any], now: dict[str, Any]) -> None:
+    """That the table of a comparison has the numbers of both pictures."""
+    region = opened.page.get_by_role("region", name="What differs").first
+    rows = [row.locator("th, td").all_text_contents() for row in region.locator("tbody tr").all()]
+    assert len(rows) == len(now["values"])
+    changes = []
+    for part, *texts in rows:
+        was, new, change = map(number, texts)
+        assert [was, new] == pytest.approx([kept["values"][part], now["values"][part]], abs=6e-4)
+        assert change == pytest.approx(now["values"][part] - kept["values"][part], abs=6e-4)
+        changes.append(abs(change))
+    assert changes == sorted(changes, reverse=True)
+
+
+def test_a_kept_picture_works_by_keyboard(opened: Opened) -> None:
+    page = opened.go("digits")
+    upload(opened, 5)
+    page.locator(".drop input").focus()
+    for wanted, key in (
+        ("Keep this picture", "Enter"), ("Raw", "ArrowLeft"), ("All parts", "ArrowRight"),
+        ("The kept picture is explained for", "ArrowDown"), ("All numbers of both", "Enter"),
+        ("Go back to the kept picture", "Enter"), ("Forget it", "Enter"),
+    ):  # fmt: skip
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            focused = page.evaluate(FOCUSED)
+            assert focused["tag"] == "BODY" or focused["outline"], focused
+            if focused["name"].startswith(wanted):
+                break
+        else:
+            raise AssertionError(f"{wanted!r} cannot be reached with Tab")
+        page.keyboard.press(key)
+        opened.settled()
+    assert page.get_by_label("Smoothed").is_checked()
+    assert page.get_by_text("Keep a picture to compare").is_visible()
 
 
 def test_a_picture_is_dropped_and_what_is_none_is_refused(opened: Opened) -> None:

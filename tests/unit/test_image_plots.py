@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cortx.errors import InputError
 from cortx.explanation import Explanation
 from cortx.games.players import Patches, Segments
 from cortx.images import ImageSchema
+from cortx.interfaces import image_plots
 from cortx.interfaces.image_plots import enlarge, moving_average
 
 pytest.importorskip("matplotlib")
@@ -266,7 +268,8 @@ def test_each_image_shows_the_class_with_the_largest_output() -> None:
     assert [axes.get_title() for axes in figure.axes[:3]] == [
         "dog: 70%\ntrue: dog", "cat: 90%\ntrue: bird", "ship: 100%\ntrue: ship",
     ]  # fmt: skip
-    assert figure.axes[3].get_title().startswith("for dog: ±")
+    for axes, said in zip(figure.axes[3:6], ("for dog: 70%", "for cat: 90%", "for ship: 100%"), strict=True):
+        assert re.fullmatch(rf"{said}\n±[\d.]+", axes.get_title())
     unnamed = plots.image(pixels("float"), replace(explanation, outputs=outputs * 3 - 2), smooth=False)
     assert [axes.get_title() for axes in unnamed.axes[:3]] == ["class 1: 0.1", "class 0: 0.7", "class 2: 1"]
 
@@ -279,6 +282,112 @@ def test_output_chooses_the_class(output: Any) -> None:
     figure = plots.image(pixels("float"), explanation, output=output, smooth=False)
     for i in range(3):
         assert at_pixel(drawn(figure.axes[3 + i]), 0, 0) == explanation.values[i, 0, 1]
+
+
+def test_the_explained_class_is_named_with_its_own_output() -> None:
+    explanation = replace(explain(1), outputs=np.array([[0.1, 0.7, 0.2]]))
+    figure = plots.image(pixels("float", 1), explanation, output="ship")
+    assert figure.axes[0].get_title() == "dog: 70%"
+    assert figure.axes[1].get_title().startswith("for ship: 20%\n±")
+    unknown = plots.image(pixels("float", 1), replace(explanation, outputs=None), output="ship")
+    assert unknown.axes[1].get_title().startswith("for ship\n±")
+    compared = plots.compare_images(pixels("float", 1), {"a": explanation, "b": explanation}, output="ship")
+    assert compared.axes[0].get_ylabel() == "dog: 70%\nmaps for ship: 20%"
+
+
+def test_the_legend_says_what_is_raised_and_by_how_much() -> None:
+    shares = replace(explain(2), outputs=np.array([[0.1, 0.7, 0.2], [0.9, 0.05, 0.05]]))
+    written = texts(plots.image(pixels("float", 2), shares))
+    assert {"lowers", "0", "raises"} <= set(written)
+    assert "the probability (0 to 1) of the class\n(full colour: the ± above each map)" in written
+    scores = replace(shares, outputs=shares.outputs * 3 - 2)
+    assert any(
+        text.startswith("the model's output for the class\n") for text in texts(plots.image(pixels("float", 2), scores))
+    )
+    figure = plots.image(pixels("float", 1), shares[0], smooth=False)
+    scale = f"{drawn(figure.axes[1]).get_clim()[1]:.2g}"
+    assert {f"lowers\n\u2212{scale}", f"raises\n+{scale}", "the probability (0 to 1) of the class"} <= set(
+        texts(figure)
+    )
+    assert "the model's output" in texts(plots.image(pixels("float", 1), explain(1, None)))
+
+
+def bounded(explanation: Explanation, half: float = 1.0) -> Explanation:
+    values = explanation.values
+    return replace(explanation, lower_bounds=values - half, upper_bounds=values + half, confidence=0.9)
+
+
+def striped(axes: Any) -> np.ndarray:
+    """Where some axes are hatched, for each pixel of an image of 8 x 12."""
+    opacity = drawn(axes).get_array()[:, :, 3]
+    finer = opacity.shape[0] // 8
+    return np.asarray(opacity.reshape(8, finer, 12, finer).max(axis=(1, 3)) > 0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 9])
+@pytest.mark.parametrize("outputs", [3, None])
+@pytest.mark.parametrize("smooth", [True, False])
+def test_parts_whose_sign_is_open_are_hatched(n: int, outputs: int | None, smooth: bool) -> None:
+    explanation = bounded(explain(n, outputs))
+    figure = plots.image(pixels("float", n), explanation, smooth=smooth, output=None if outputs is None else "ship")
+    maps = [axes for axes in figure.axes if len(axes.get_images()) == 2]
+    sure = [axes for axes in figure.axes if len(axes.get_images()) == 3]
+    assert len(maps) == len(sure) == n
+    for i in range(n):
+        own = explanation.values[i] if outputs is None else explanation.values[i, :, 2]
+        colours = sure[i].get_images()[1]
+        assert colours.get_clim() == drawn(maps[i]).get_clim()
+        stripes = striped(sure[i])
+        for row in range(8):
+            for column in range(12):
+                value = own[explanation.feature_names.index(f"patch {row // 2},{column // 2}")]
+                certain = value - 1 > 0 or value + 1 < 0
+                assert at_pixel(colours, row, column) == (value if certain else 0)
+                assert stripes[row, column] == (not certain)
+        assert sure[i].get_title() == f"sign certain:\n{sum(abs(own) > 1)} of 24 parts"
+    assert "may raise or lower it (bounds at 90% hold zero)" in [text.get_text() for text in figure.findobj(Text)]
+    assert not any("bounds" in text for text in texts(plots.image(pixels("float", n), explain(n))))
+
+
+def test_what_is_certainly_nothing_is_not_hatched_and_colours_obey_the_bounds() -> None:
+    names = ("patch 0,0", "patch 0,1", "patch 0,2", "patch 0,3")
+    values = np.array([[0.0, 0.5, 0.5, -0.2]])
+    lower, upper = np.array([[0.0, -0.4, 0.0, -0.9]]), np.array([[0.0, -0.1, 0.6, np.inf]])
+    explanation = Explanation(values, np.zeros(1), names, lower_bounds=lower, upper_bounds=upper)
+    figure = plots.image(np.full((1, 8, 12), 0.5), explanation, smooth=False)
+    sure = figure.axes[2]
+    assert [at_pixel(sure.get_images()[1], 4, 3 * k) for k in range(4)] == [0, -0.1, 0, 0]
+    assert striped(sure)[4, ::3].tolist() == [False, False, True, True]
+    assert sure.get_title() == "sign certain:\n1 of 4 parts"
+    assert "may raise or lower it (bounds hold zero)" in texts(figure)
+
+
+def test_hatching_fits_segments() -> None:
+    explanation = bounded(explain(2, None, feature_names=("sky", "sea", "land")), half=0.3)
+    figure = plots.image(pixels("float", 2), explanation, players=SPLIT)
+    for i, axes in enumerate([figure.axes[2], figure.axes[5]]):
+        np.testing.assert_array_equal(striped(axes), np.abs(explanation.values[i][SPLIT]) <= 0.3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 10])
+@pytest.mark.parametrize("bounds", [False, True])
+def test_long_names_neither_overlap_nor_are_cut(n: int, bounds: bool, tmp_path: Path) -> None:
+    names = ("Staffordshire bull terrier dog", "a cat", "WWWWWWW WWWWWWW WWWWWWWWWW")
+    explanation = bounded(explain(n)) if bounds else explain(n)
+    figure = plots.image(
+        pixels("float", n), explanation, names=names, output=[i % 3 for i in range(n)], labels=[0] * n,
+        path=tmp_path / "long.png",
+    )  # fmt: skip
+    assert_picture(tmp_path / "long.png")
+    figure.draw_without_rendering()
+    titles = [axes.title for axes in figure.axes if axes.get_title()]
+    assert len(titles) == (3 if bounds else 2) * n
+    boxes = [title.get_window_extent() for title in titles]
+    boxes += [axes.get_window_extent() for axes in figure.axes if axes.get_images()]
+    boxes += [figure.axes[-1].get_tightbbox()] + [legend.get_window_extent() for legend in figure.legends]
+    for i, one in enumerate(boxes):
+        assert all(one.x1 <= other.x0 + 1 or other.x1 <= one.x0 + 1 or one.y1 <= other.y0 + 1 or other.y1 <= one.y0 + 1
+                   for other in boxes[:i])  # fmt: skip
 
 
 def test_one_output_needs_no_class() -> None:
@@ -473,3 +582,25 @@ def test_the_legend_of_many_methods_covers_no_line(tmp_path: Path) -> None:
 def test_curves_refuse(curves: Any, more: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         plots.masking_curves(curves, **more)
+
+
+def test_few_patches_are_not_smoothed_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blurred, a map of four patches a side would show nothing."""
+    averaged: list[tuple[int, ...]] = []
+
+    def seen(cells: np.ndarray, window: int) -> np.ndarray:
+        averaged.append((*cells.shape, window))
+        return cells
+
+    monkeypatch.setattr(image_plots, "moving_average", seen)
+    for side, wanted in ((4, []), (8, [(8, 8, 3)])):
+        averaged.clear()
+        values = np.random.default_rng(0).normal(size=(1, side * side))
+        made = Explanation(
+            values,
+            np.zeros(1),
+            tuple(f"patch {i // side},{i % side}" for i in range(side * side)),
+            outputs=values.sum(axis=1),
+        )
+        image_plots.image(np.zeros((1, 2 * side, 2 * side), dtype=np.float32), made)
+        assert averaged == wanted

@@ -28,6 +28,7 @@ __all__ = ["compare_images", "heat_maps", "image", "masking_curves"]
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 Labels = Sequence[int | str] | npt.NDArray[Any]
 Output = int | str | Labels | None
 
@@ -35,9 +36,12 @@ Output = int | str | Labels | None
 LOWERS, RAISES = ("#3d8fd6", "#0a4a94"), ("#ef5a4c", "#a80f20")
 STRONGEST = 99  # percent of |values| that the colours tell apart; the few beyond share the last colour
 OPACITY = 0.9
-PALEST, CONTRAST = 0.98, 0.5  # the grey picture below a heat map, so that colours are not lost in dark parts
-SHARP = 256  # pixels of a smoothed heat map, at least
+PALEST, CONTRAST = 0.98, 0.36  # the grey picture below a heat map, so that colours are not lost in dark parts
+SHARP = 256  # pixels of a smoothed heat map or of hatching, at least
+STRIPES, STRIPE = 22, "#4a4f55"  # across a hatched panel
+TITLE, SMALL_TITLE = 9.5, 8.5  # points of type
 MOST_IMAGES, A_LINE, MOST_CELLS = 64, 8, 400
+FEW = 3  # images, up to which the three panels of explanations with bounds stand side by side
 
 DIRECTIONS = ("exclusion", "inclusion")
 METRICS = {"top1": "top-1 accuracy", "log_odds": "log-odds", "delta_log_odds": "delta log-odds"}
@@ -46,6 +50,8 @@ LOOKS = (
     ("#0072b2", "s"), ("#009e73", "X"), ("#cc79a7", "h"), ("#56b4e9", "^"), ("#8c6d00", "v"), ("#7b3294", "D"),
     ("#4d4d4d", "P"), ("#15305b", "d"), ("#e69f00", "<"), ("#b39c7d", ">"), ("#00664b", "*"),
 )  # fmt: skip
+COARSE = 8
+"""Patches a side below which smoothing would hide more than it shows."""
 LINES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 
 
@@ -54,7 +60,7 @@ def image(
     explanation: Explanation,
     *,
     output: Output = None,
-    smooth: bool | int = True,
+    smooth: bool | int | None = None,
     names: Sequence[str] | None = None,
     labels: Labels | None = None,
     overlay: bool = True,
@@ -62,35 +68,42 @@ def image(
     pixels: tuple[float, float] | None = None,
     path: str | Path | None = None,
 ) -> Figure:
-    """Each image with what the model says of it, and below it the heat map of its attributions.
+    """Each image with what the model says of it, and the heat map of its attributions over the image in grey.
 
     `output` is the class to explain: a number, a name, one of these for each image, or None for the class with the
-    largest model output. `smooth` averages each patch with its neighbours (True: 3 x 3, or the width of the window)
-    and blends between patches; False draws the attributions as they are. Without `overlay` the heat map stands alone.
+    largest model output. `smooth` averages each patch with its neighbours (True: 3 x 3, or the width of the window) and
+    blends between patches; False draws the attributions as they are; None smooths where there are eight patches a side
+    or more. Without `overlay` the heat map stands alone.
     `names` are the names of the classes, `labels` the true classes of the images, `pixels` the numbers of black and
     white. `players` is ``game.players`` or a map (height, width) of the player of each pixel; explanations of patches
-    do without it. Every heat map has its own scale, symmetric about zero, to the 99th percentile of |value|.
+    do without it. Every heat map has its own scale, symmetric about zero, to the 99th percentile of |value|; it is
+    titled with the class it explains, the model's output for that class, and the end of its scale.
+
+    An explanation with bounds has a second heat map for each image. Parts whose bounds exclude zero have the colour of
+    the first, on the same scale; those that may raise or lower the output are hatched. It answers what readers ask of
+    a map, which parts they may believe, with the colours that they know already; a map of the widths of the bounds
+    would need a second scale, and readers would have to compare two colours for each part. It is never smoothed,
+    because bounds hold for parts and not for what is blended between them.
     """
     window = _window(smooth)
     pictures = _pictures(images, len(explanation), players, pixels)
     scene = _Scene.of(pictures, {"the explanation": explanation}, output, names, labels, players)
     [layer] = scene.layers
-    n_columns = min(len(pictures), A_LINE)
-    n_lines = -(-len(pictures) // A_LINE)
-    cell = 1.7 if n_columns > 4 else 2.4
-    texts = 0.3 + 0.17 * len(scene.about(0))
-    figure = new_figure("image()", (max(n_columns * cell, 3.4), n_lines * (2 * cell + texts) + 0.7))
-    grid = figure.subplots(2 * n_lines, n_columns, squeeze=False)
-    for axes in grid.flat:
-        _blank(axes)
+    figure, grid, width = _panels(pictures, scene, 2 if layer.bounds is None else 3)
+    scales = []
     for i, picture in enumerate(pictures):
-        line, column = divmod(i, A_LINE)
-        above, below = grid[2 * line, column], grid[2 * line + 1, column]
-        _draw_picture(above, picture)
-        above.set_title("\n".join(scene.about(i)), fontsize=9.5, color=INK)
-        scale = _draw_heat(below, picture, layer.cells(i), window, overlay)
-        below.set_title(_caption(layer.shown(i), scale), fontsize=8.5, color=INK)
-    _colour_key(figure, grid, "the output")
+        first, second = grid[i, :2]
+        _draw_picture(first, picture)
+        _title(first, scene.about(i), TITLE, width)
+        scales.append(_draw_heat(second, picture, layer.cells(i), window, overlay))
+        _title(second, _caption(scene.explained(i), scales[i]), SMALL_TITLE, width)
+        if layer.bounds is not None:
+            n_certain = _draw_certain(grid[i, 2], picture, layer, i, scales[i], overlay)
+            said = ["sign certain:", f"{n_certain} of {layer.values.shape[1]} parts"]
+            _title(grid[i, 2], said, SMALL_TITLE, width)
+    what = scene.what if len(pictures) == 1 else f"{scene.what}\n(full colour: the ± above each map)"
+    hatched = None if layer.bounds is None else _hatch_meaning(explanation.confidence)
+    _colour_key(figure, grid, what, scales[0] if len(pictures) == 1 else None, hatched)
     return finished(figure, path)
 
 
@@ -99,7 +112,7 @@ def compare_images(
     explanations: Mapping[str, Explanation],
     *,
     output: Output = None,
-    smooth: bool | int = True,
+    smooth: bool | int | None = None,
     names: Sequence[str] | None = None,
     labels: Labels | None = None,
     overlay: bool = True,
@@ -111,7 +124,8 @@ def compare_images(
 
     `explanations` maps the name of a method to its explanation, of all classes or of one. All methods show the same
     class: `output`, or by default the one with the largest model output that any of the explanations knows (the first
-    that does). Every heat map has its own scale. The other arguments are those of `image`.
+    that does); it is named where it is another one. Every heat map has its own scale. The other arguments are those
+    of `image`.
     """
     window = _window(smooth)
     if not isinstance(explanations, Mapping) or len(explanations) == 0:
@@ -130,13 +144,14 @@ def compare_images(
             _blank(axes)
         _draw_picture(grid[i, 0], picture)
         grid[i, 0].set_ylabel(
-            "\n".join(scene.about(i)), rotation=0, ha="right", va="center", labelpad=6, fontsize=9, color=INK
-        )
+            "\n".join([*scene.about(i), *scene.other_class(i)]),
+            rotation=0, ha="right", va="center", labelpad=6, fontsize=9, color=INK,
+        )  # fmt: skip
         for axes, layer in zip(grid[i, 1:], scene.layers, strict=True):
             _draw_heat(axes, picture, layer.cells(i), window, overlay)
     for axes, method in zip(grid[0], ("image", *explanations), strict=True):
         axes.set_title(_wrapped(method), fontsize=10, color=INK)
-    _colour_key(figure, grid, "the output (each heat map has its own scale)")
+    _colour_key(figure, grid, f"{scene.what}\n(each heat map has its own scale)")
     return finished(figure, path)
 
 
@@ -145,7 +160,7 @@ def heat_maps(
     grid: tuple[int, int],
     *,
     labels: Sequence[str] | None = None,
-    smooth: bool | int = True,
+    smooth: bool | int | None = None,
     path: str | Path | None = None,
 ) -> Figure:
     """Heat maps without their images: a line for each image, a column for each method.
@@ -258,15 +273,21 @@ class _Layer:
     """(images, players)"""
     cell_player: IntArray
     """The player of each patch of a grid, or of each pixel where players are segments, (rows, columns)."""
-    classes: tuple[str, ...] | None
-    """The class of each image, where there are several outputs."""
+    bounds: tuple[Array, Array] | None
+    """Below and above `values`, (images, players) each, where they are known."""
 
     def cells(self, i: int) -> Array:
         """The attributions of one image on the grid of patches or pixels, (rows, columns)."""
         return np.asarray(self.values[i][self.cell_player])
 
-    def shown(self, i: int) -> str | None:
-        return None if self.classes is None else self.classes[i]
+    def certain(self, i: int) -> tuple[Array, BoolArray, BoolArray]:
+        """One image's values, where the bounds exclude zero, and where they hold it and more; (players,) each."""
+        assert self.bounds is not None
+        lower, upper = self.bounds[0][i], self.bounds[1][i]
+        certain = (lower > 0) | (upper < 0)
+        # A value may lie outside its bounds; a colour must not contradict them.
+        inside = np.where(certain, np.clip(self.values[i], lower, upper), 0)
+        return inside, certain, ~certain & (lower != upper)
 
 
 @dataclass(frozen=True)
@@ -276,11 +297,24 @@ class _Scene:
     layers: tuple[_Layer, ...]
     predicted: tuple[str, ...] | None
     labels: tuple[str, ...] | None
+    classes: tuple[str, ...] | None
+    """The explained class of each image and the model's output for it, where there are several outputs."""
+    what: str
+    """What parts raise and lower."""
 
     def about(self, i: int) -> list[str]:
         """What to write at image i."""
         said = [] if self.predicted is None else [self.predicted[i]]
         return said if self.labels is None else [*said, f"true: {self.labels[i]}"]
+
+    def explained(self, i: int) -> list[str]:
+        """The class that image i shows, where there are several."""
+        return [] if self.classes is None else [f"for {self.classes[i]}"]
+
+    def other_class(self, i: int) -> list[str]:
+        """The same, where it is not the one that the model says."""
+        said = None if self.predicted is None else self.predicted[i]
+        return [] if self.classes is None or self.classes[i] == said else [f"maps for {self.classes[i]}"]
 
     @staticmethod
     def of(
@@ -304,20 +338,31 @@ class _Scene:
         chosen = _chosen(several, output, outputs, class_names, len(pictures))
         layers = tuple(
             _Layer(
-                _values(e, chosen),
+                _of_class(e.values, chosen),
                 _cell_player(method, e, players, (pictures.shape[1], pictures.shape[2])),
-                None if e.values.ndim == 2 else tuple(one_line(class_names[k]) for k in chosen),
+                _bounds(e, chosen),
             )
             for method, e in explanations.items()
         )
         given = None if labels is None else _label_names(labels, names or class_names, len(pictures))
-        return _Scene(layers, _predictions(explanations, outputs, class_names), given)
+        predicted = _predictions(explanations, outputs, class_names)
+        if not several:
+            return _Scene(layers, predicted, given, None, "the model's output")
+        what = "the probability (0 to 1) of the class"
+        what = what if _are_shares(outputs) else "the model's output for the class"
+        return _Scene(layers, predicted, given, _outputs_said(outputs, chosen, class_names), what)
 
 
-def _values(explanation: Explanation, chosen: IntArray) -> Array:
-    """The attributions of the chosen class of each image, or of the only output, (images, players)."""
-    values = np.asarray(explanation.values, dtype=np.float64)
-    return values if values.ndim == 2 else values[np.arange(len(values)), :, chosen]
+def _of_class(values: npt.NDArray[Any], chosen: IntArray) -> Array:
+    """The chosen class of each image, or the only output; (images, players[, outputs]) -> (images, players)."""
+    array = np.asarray(values, dtype=np.float64)
+    return array if array.ndim == 2 else array[np.arange(len(array)), :, chosen]
+
+
+def _bounds(explanation: Explanation, chosen: IntArray) -> tuple[Array, Array] | None:
+    if explanation.lower_bounds is None or explanation.upper_bounds is None:
+        return None
+    return _of_class(explanation.lower_bounds, chosen), _of_class(explanation.upper_bounds, chosen)
 
 
 def _pictures(
@@ -473,15 +518,31 @@ def _predictions(
     if outputs is None:
         single = next((e.outputs for e in explanations.values() if e.outputs is not None), None)
         return None if single is None else tuple(f"output {_number(float(value))}" for value in np.ravel(single))
-    largest = np.argmax(outputs, axis=1)
-    shares = bool((outputs > -1e-6).all() and np.allclose(outputs.sum(axis=1), 1, atol=1e-3)) and len(class_names) > 1
-    sizes = outputs[np.arange(len(outputs)), largest]
-    said = [f"{100 * size:.0f}%" if shares else _number(float(size)) for size in sizes]
-    return tuple(f"{one_line(class_names[k])}: {how}" for k, how in zip(largest, said, strict=True))
+    return _outputs_said(outputs, np.argmax(outputs, axis=1), class_names)
 
 
-def _window(smooth: bool | int) -> int:
-    """The width of the moving average in patches; 0 for none."""
+def _outputs_said(outputs: npt.NDArray[Any] | None, chosen: IntArray, class_names: tuple[str, ...]) -> tuple[str, ...]:
+    """A class for each image, with the model's output where it is known: as a percentage where it is one."""
+    said = [one_line(class_names[k]) for k in chosen]
+    if outputs is None:
+        return tuple(said)
+    shares = _are_shares(outputs)
+    sizes = outputs[np.arange(len(outputs)), chosen]
+    written = [f"{100 * size:.0f}%" if shares else _number(float(size)) for size in sizes]
+    return tuple(f"{name}: {size}" for name, size in zip(said, written, strict=True))
+
+
+def _are_shares(outputs: npt.NDArray[Any] | None) -> bool:
+    """Whether outputs, (images, classes), are probabilities of classes that exclude each other."""
+    if outputs is None or outputs.shape[1] < 2:
+        return False
+    return bool((outputs > -1e-6).all() and np.allclose(outputs.sum(axis=1), 1, atol=1e-3))
+
+
+def _window(smooth: bool | int | None) -> int | None:
+    """The width of the moving average in patches; 0 for none; None where the number of patches decides."""
+    if smooth is None:
+        return None
     if isinstance(smooth, (bool, np.bool_)):
         return 3 if smooth else 0
     if not isinstance(smooth, (int, np.integer)) or smooth < 1 or smooth % 2 == 0:
@@ -574,18 +635,58 @@ def _draw_picture(axes: Axes, picture: Array) -> None:
     axes.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest", extent=_extent(picture))
 
 
-def _draw_heat(axes: Axes, picture: Array, cells: Array, window: int, overlay: bool) -> float:
+def _panels(pictures: Array, scene: _Scene, n_panels: int) -> tuple[Figure, Any, float]:
+    """A figure, its axes, (images, panels), and their width; few images with three panels have them side by side."""
+    n_images, height, width = pictures.shape[:3]
+    beside = n_panels > 2 and n_images <= FEW
+    n_columns = n_panels if beside else min(n_images, A_LINE)
+    n_lines = n_images if beside else -(-n_images // A_LINE)
+    cell = 1.7 if n_columns > 4 else 2.4
+    above = 0.16 + 0.17 * max(len(_broken(scene.about(i), TITLE, cell)) for i in range(n_images))
+    captions = [_broken(["±", *scene.explained(i)], SMALL_TITLE, cell) for i in range(n_images)]
+    between = 0.12 + 0.16 * max(map(len, captions))
+    panel = cell * min(1.5, max(0.4, height / width))
+    tall = panel + max(above, between) if beside else n_panels * panel + above + (n_panels - 1) * between
+    size = max(n_columns * cell, 3.8), n_lines * tall + (1.1 if n_panels > 2 else 0.8)
+    figure = new_figure("image()", size)
+    rows = n_lines if beside else n_panels * n_lines
+    grid = figure.subplots(rows, n_columns, squeeze=False)
+    for axes in grid.flat:
+        _blank(axes)
+    if not beside:  # (lines, panels, columns) -> (lines, columns, panels)
+        grid = grid.reshape(n_lines, n_panels, n_columns).swapaxes(1, 2).reshape(-1, n_panels)
+    return figure, grid, cell
+
+
+def _draw_heat(axes: Axes, picture: Array, cells: Array, window: int | None, overlay: bool) -> float:
     """The heat map, over the greyed picture or alone; gives back the end of its scale."""
-    height, width = picture.shape[:2]
+    if window is None:
+        window = 3 if min(cells.shape) >= COARSE else 0
     if window:
         cells = moving_average(cells, window)
-        finer = -(-SHARP // max(height, width))
+        height, width = picture.shape[:2]
+        finer = _finer(picture)
         heat = enlarge(cells, (finer * height, finer * width))
     else:
-        heat = np.repeat(np.repeat(cells, height // cells.shape[0], axis=0), width // cells.shape[1], axis=1)
+        heat = _on_pixels(cells, picture)
     largest = float(np.abs(cells).max())
     # Where hardly any patch counts, the percentile is nothing beside the largest and all colours would be the last.
     scale = max(float(np.percentile(np.abs(cells), STRONGEST)), largest / 4)
+    _draw_layer(axes, picture, heat, scale, overlay)
+    return scale
+
+
+def _draw_certain(axes: Axes, picture: Array, layer: _Layer, i: int, scale: float, overlay: bool) -> int:
+    """The heat map of the parts whose sign is certain, the others hatched; gives back how many are certain."""
+    values, certain, unsure = layer.certain(i)
+    _draw_layer(axes, picture, _on_pixels(values[layer.cell_player], picture), scale, overlay)
+    finer = _finer(picture)
+    hatched = np.kron(_on_pixels(unsure[layer.cell_player], picture), np.ones((finer, finer), dtype=bool))
+    axes.imshow(_stripes(hatched), interpolation="nearest", extent=_extent(picture))
+    return int(certain.sum())
+
+
+def _draw_layer(axes: Axes, picture: Array, heat: Array, scale: float, overlay: bool) -> None:
     if overlay:
         grey = picture if picture.ndim == 2 else picture @ np.array([0.299, 0.587, 0.114])
         _draw_picture(axes, PALEST - CONTRAST * (1 - grey))
@@ -593,7 +694,27 @@ def _draw_heat(axes: Axes, picture: Array, cells: Array, window: int, overlay: b
         heat, cmap=_colour_map(), vmin=-(scale or 1.0), vmax=scale or 1.0, interpolation="nearest",
         extent=_extent(picture),
     )  # fmt: skip
-    return scale
+
+
+def _stripes(hatched: BoolArray) -> Array:
+    """Diagonal stripes where something is hatched, and nothing elsewhere, (rows, columns, 4)."""
+    from matplotlib.colors import to_rgb
+
+    rows, columns = hatched.shape
+    wave = np.sin(2 * np.pi * STRIPES / max(hatched.shape) * np.add.outer(np.arange(rows), np.arange(columns)))
+    opacity = 0.7 * np.clip(0.1 + 2 * wave, 0, 1) * hatched
+    return np.concatenate([np.broadcast_to(to_rgb(STRIPE), (rows, columns, 3)), opacity[:, :, None]], axis=2)
+
+
+def _finer(picture: Array) -> int:
+    """How many points stand for a pixel, along each side, where a drawing needs more than the picture has."""
+    return -(-SHARP // int(max(picture.shape[:2])))
+
+
+def _on_pixels(cells: npt.NDArray[Any], picture: Array) -> npt.NDArray[Any]:
+    """What stands in each cell, for each pixel."""
+    height, width = picture.shape[:2]
+    return np.repeat(np.repeat(cells, height // cells.shape[0], axis=0), width // cells.shape[1], axis=1)
 
 
 def _frame(picture: Array) -> Any:
@@ -622,19 +743,31 @@ def _colour_map() -> Any:
     return ListedColormap(np.concatenate([halves[0][::-1], halves[1]]), "lowers_to_raises")
 
 
-def _colour_key(figure: Figure, grid: Any, what: str) -> None:
-    """A bar of the colours below all axes, 2.6 inches wide."""
+def _colour_key(figure: Figure, grid: Any, what: str, scale: float | None = None, hatched: str | None = None) -> None:
+    """A bar of the colours below all axes, 2.6 inches wide, with what they do to `what`; below it the hatching."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
+    from matplotlib.patches import Patch
 
     bar = figure.colorbar(
         ScalarMappable(Normalize(-1, 1), _colour_map()), ax=list(grid.flat), location="bottom",
         shrink=min(0.9, 2.6 / figure.get_figwidth()), aspect=20, pad=0.02,
     )  # fmt: skip
-    bar.set_ticks([-1, 0, 1], labels=["lowers", "0", "raises"])
+    ends = ("", "") if not scale else (f"\n−{_number(scale)}", f"\n+{_number(scale)}")
+    bar.set_ticks([-1, 0, 1], labels=[f"lowers{ends[0]}", "0", f"raises{ends[1]}"])
     bar.ax.tick_params(length=0, labelsize=9, labelcolor=INK)
     bar.outline.set_visible(False)
     bar.set_label(what, fontsize=9, color=INK)
+    if hatched is not None:
+        swatch = Patch(facecolor="white", edgecolor=STRIPE, hatch="/////", linewidth=0)
+        figure.legend(
+            [swatch], [hatched], loc="outside lower center", frameon=False, fontsize=9, labelcolor=INK, handlelength=2.2
+        )
+
+
+def _hatch_meaning(confidence: float | None) -> str:
+    level = "" if confidence is None else f" at {100 * confidence:.4g}%"
+    return f"may raise or lower it (bounds{level} hold zero)"
 
 
 def _blank(axes: Axes) -> None:
@@ -644,9 +777,25 @@ def _blank(axes: Axes) -> None:
         spine.set_visible(False)
 
 
-def _caption(shown: str | None, scale: float) -> str:
-    size = f"±{_number(scale)}" if scale > 0 else "all zero"
-    return size if shown is None else f"for {shown}: {size}"
+def _caption(explained: list[str], scale: float) -> list[str]:
+    return [*explained, f"±{_number(scale)}" if scale > 0 else "all zero"]
+
+
+def _title(axes: Axes, lines: Sequence[str], size: float, width: float) -> None:
+    axes.set_title("\n".join(_broken(lines, size, width)), fontsize=size, color=INK)
+
+
+def _broken(lines: Sequence[str], size: float, width: float) -> list[str]:
+    """Lines that are no longer than some inches in type of a size."""
+    import textwrap
+
+    from matplotlib.textpath import TextPath
+
+    found = []
+    for line in lines:
+        letter = TextPath((0, 0), line, size=size).get_extents().width / len(line)
+        found += textwrap.wrap(line, max(1, int(0.94 * 72 * width / letter)))
+    return found
 
 
 def _wrapped(text: str, longest: int = 13) -> str:

@@ -22,7 +22,8 @@ const questions = new Newest("explain", {
   waiting: (on) => byId("panel-explain").setAttribute("aria-busy", String(on)),
   show: (answer, asked) => {
     if (answer.version !== state.info.version) return reopen();
-    state.answer = { explanation: answer.explanations[0], record: asked.records?.[0] ?? null };
+    const [record, image] = [asked.records?.[0] ?? null, asked.images?.[0] ?? null];
+    state.answer = { explanation: answer.explanations[0], record, image };
     say(byId("trouble"), "");
     state.model.forgive?.();
     state.model.command.draw(asked, hasToken());

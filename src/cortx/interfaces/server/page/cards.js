@@ -33,7 +33,7 @@ export function boundsNote(info, view, confidence) {
   if (!view.bounded || confidence === null) return "";
   const bound = number(view.errorBound, view.decimals + 1);
   const whole = view.errorBound === null ? "" : ` The whole explanation is off by at most ${bound} (l2 distance).`;
-  const [what, rows] = info.kind === "image" ? ["Bounds in the table", "pictures"] : ["Whiskers", "rows"];
+  const [what, rows] = info.kind === "image" ? ["Bounds", "pictures"] : ["Whiskers", "rows"];
   const where = `in at least ${percent(confidence)} of ${rows} like those of the calibration`;
   return `${what} hold for all attributions at once, ${where}.${whole}`;
 }

@@ -1,4 +1,4 @@
-// What differs between this row and another: the reference, or one that was kept.
+// What differs between this row or picture and another: the reference, or one that was kept.
 
 import { scrolling } from "./cards.js";
 import { h } from "./dom.js";
@@ -64,6 +64,20 @@ export function againstKept({ columns }, record, view, kept) {
     ? table(["feature", "value", "kept", "now", "change"], rows, 2)
     : h("p", { class: "quiet" }, NOTHING);
   return h("div", {}, head, body);
+}
+
+/** The attributions of all parts of a picture beside those of the kept one, which differ most first. */
+export function againstKeptParts(view, kept) {
+  const { decimals } = view;
+  const line = (name, was, is) => {
+    const moved = signed(is - was, decimals);
+    return row(name, cell(signed(was, decimals), "quiet"), cell(signed(is, decimals)), cell(moved, direction(moved)));
+  };
+  const change = (i) => Math.abs(view.steps[i].amount - kept.steps[i].amount);
+  const order = [...view.steps.keys()].sort((a, b) => change(b) - change(a));
+  const rows = order.map((i) => line(view.steps[i].player, kept.steps[i].amount, view.steps[i].amount));
+  const of = ({ output }) => (output === "output" ? "" : ` for ${output}`);
+  return table(["part", `kept${of(kept)}`, `now${of(view)}`, "change"], rows, 1);
 }
 
 const row = (name, ...cells) => h("tr", {}, h("th", { scope: "row" }, name), cells);

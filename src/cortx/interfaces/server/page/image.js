@@ -1,27 +1,39 @@
-// A model of pictures: where one is chosen, what the model says, and the heat map.
+// A model of pictures: where one is chosen, what the model says, the heat map, and a kept picture beside it.
 
 import { boundsNote, card, Command, confidenceChoice, details, Reasons, scrolling } from "./cards.js";
+import { Comparison } from "./comparison.js";
 import { h } from "./dom.js";
 import { number } from "./format.js";
 import { HeatMap } from "./heatmap.js";
-import { PictureInput } from "./picture.js";
+import { PictureInput, pixelsOf } from "./picture.js";
 import { numbersTable } from "./waterfall.js";
 
 const SHOWN = 5; // classes
 const UNPLACED = "The server does not say where the parts of the picture lie; their attributions are in the table.";
 
 export class ImageView {
-  /** `page` has `change(valid)`, `setConfidence(level)` and `choose(output)`. */
+  #kept = null;
+  #drawn = null;
+
+  /** `page` has `change(valid)`, `setConfidence(level)`, `choose(output)`, `announce(text)` and `redraw()`. */
   constructor(info, page) {
     Object.assign(this, { info, page });
     this.picture = new PictureInput(info.image, info.examples ?? [], page.change);
-    this.heat = info.image.grid || info.image.parts ? new HeatMap(info.image) : null;
+    this.heat = info.image.grid || info.image.parts ? new HeatMap(info, page.redraw) : null;
     this.reasons = new Reasons("The strongest parts");
     this.command = new Command();
     this.classes = h("ol", { class: "classes" });
     this.note = h("p", { class: "quiet small" });
     this.numbers = h("div");
-    this.input = [h("h2", { id: "input-title" }, "The picture"), this.picture.element];
+    const keep = { type: "button", class: "button", disabled: true, onclick: () => this.#keep() };
+    this.keepButton = h("button", keep, "Keep this picture");
+    const tools = h("div", { class: "together" }, this.keepButton);
+    this.input = [h("h2", { id: "input-title" }, "The picture"), this.picture.element, tools];
+    this.compare = new Comparison(info, this.heat?.look ?? null, {
+      redraw: page.redraw,
+      goBack: () => this.#goBack(),
+      forget: () => this.#forget(),
+    });
     const options = h("div", { class: "options" }, confidenceChoice(info, page.setConfidence));
     const hint = h("p", { class: "quiet small" }, "Choose a class to see what speaks for it and against it.");
     this.output = [
@@ -35,6 +47,7 @@ export class ImageView {
         details("All numbers", this.numbers),
       ),
       this.reasons.element,
+      this.compare.element,
       this.command.element,
     ];
   }
@@ -49,11 +62,34 @@ export class ImageView {
   }
 
   draw(view, answer, confidence) {
-    this.heat?.draw(this.picture.canvas, view);
-    this.#drawClasses(view, answer.explanation.prediction ?? {});
+    const { explanation, image } = answer;
+    const pixels = pixelsOf(this.info.image, image);
+    this.#drawn = { explanation, output: view.output, image, pixels, name: this.picture.nameOf(image) };
+    this.keepButton.disabled = false;
+    this.heat?.draw(pixels, view);
+    this.compare.draw(this.#kept, this.#drawn);
+    this.#drawClasses(view, explanation.prediction ?? {});
     this.note.textContent = boundsNote(this.info, view, confidence);
     this.numbers.replaceChildren(scrolling("All numbers", numbersTable(view)));
     this.reasons.draw(view);
+  }
+
+  #keep() {
+    this.#kept = this.#drawn;
+    this.page.redraw();
+    this.page.announce("This picture is kept. Other pictures and classes are now compared with it.");
+  }
+
+  #goBack() {
+    const { image, name, output } = this.#kept;
+    this.picture.show(image, name);
+    this.page.choose(output);
+  }
+
+  #forget() {
+    this.#kept = null;
+    this.page.redraw();
+    this.keepButton.focus();
   }
 
   #drawClasses(view, prediction) {

@@ -12,6 +12,7 @@ export class PictureInput {
   #source = null;
   #fit = "fill";
   #swap = false;
+  #names = new WeakMap();
 
   constructor(image, examples, change) {
     Object.assign(this, { image, change });
@@ -103,19 +104,17 @@ export class PictureInput {
   }
 
   /** Shows numbers that need no shrinking: (height, width) or (height, width, channels), 0 to 255. */
-  show(numbers) {
+  show(numbers, name = "the example") {
     this.#source = null;
-    this.name = "the example";
+    this.name = name;
     say(this.error, "");
-    const { height, width } = this.image;
-    const pixels = new ImageData(width, height);
-    numbers.flat().forEach((pixel, i) => {
-      const colour = Array.isArray(pixel) ? pixel : [pixel];
-      pixels.data.set([0, 1, 2].map((c) => colour[c] ?? colour[0]), 4 * i);
-      pixels.data[4 * i + 3] = colour[3] ?? 255;
-    });
-    this.context.putImageData(pixels, 0, 0);
+    this.context.putImageData(pixelsOf(this.image, numbers), 0, 0);
     this.#take();
+  }
+
+  /** What the picture was called that had these `numbers`. */
+  nameOf(numbers) {
+    return this.#names.get(numbers);
   }
 
   #read() {
@@ -139,9 +138,21 @@ export class PictureInput {
     };
     const row = (y) => Array.from({ length: width }, (_, x) => pixel(y * width + x));
     this.numbers = Array.from({ length: height }, (_, y) => row(y));
+    this.#names.set(this.numbers, this.name);
     this.canvas.setAttribute("aria-label", `The picture, ${width} by ${height} pixels: ${this.name}`);
     this.change(true);
   }
+}
+
+/** The colours of numbers: (height, width) or (height, width, channels), 0 to 255. */
+export function pixelsOf({ height, width }, numbers) {
+  const pixels = new ImageData(width, height);
+  numbers.flat().forEach((pixel, i) => {
+    const colour = Array.isArray(pixel) ? pixel : [pixel];
+    pixels.data.set([0, 1, 2].map((c) => colour[c] ?? colour[0]), 4 * i);
+    pixels.data[4 * i + 3] = colour[3] ?? 255;
+  });
+  return pixels;
 }
 
 /** The picture at another size, (height, width, 4): each new pixel is the mean of the area that it covers. */

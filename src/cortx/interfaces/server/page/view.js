@@ -31,6 +31,7 @@ export function viewOf(info, { explanation, record }, output) {
     amounts,
     steps,
     bounded: bands !== null,
+    confidence: explanation.confidence ?? null,
     errorBound: explanation.error_bound?.[output] ?? null,
     reasons: explanation.reasons ?? [],
     decimals: Math.min(5, decimalsFor(span)),
