@@ -608,8 +608,8 @@ def test_parts_are_checked(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"reference": "median"}, "the reference of an image game is 'zero', 'mean', 'blur' or an image, got 'median'"),
-        ({}, "'zero', 'mean', 'blur' or an image, got None"),
+        ({"reference": "median"}, "an image game is 'zero', 'mean', 'blur', 'removed' or an image, got 'median'"),
+        ({}, "'zero', 'mean', 'blur', 'removed' or an image, got None"),
         ({"background": make_images("first")}, "an image game has a reference, not a background; give reference="),
         ({"reference": "zero", "background": make_images("first")}, "a reference, not a background"),
         ({"reference": "zero", "precision": "float8"}, "precision must be 'float16', 'bfloat16' or None, got 'float8'"),

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from cortx import images as images_module
 from cortx.errors import InputError
-from cortx.images import AT_A_TIME, Images, ImageSchema, read_images
+from cortx.images import Images, ImageSchema, read_images
 
 SCHEMAS = {
     "first": ImageSchema((3, 4, 6), "first"),
@@ -226,9 +227,10 @@ def test_both_zeros_are_one_number() -> None:
     np.testing.assert_array_equal(read_images(zero).row_words(), read_images(-zero).row_words())
 
 
-def test_words_of_many_images_are_those_of_each() -> None:
-    images = read_images(make_images(AT_A_TIME + 3, 2, 3))
+def test_words_of_many_images_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images_module, "NUMBERS_AT_A_TIME", 7 * 6)
+    images = read_images(make_images(7 + 3, 2, 3))
     words = images.row_words()
     assert len(set(words.tolist())) == len(images)
-    for i in (0, AT_A_TIME - 1, AT_A_TIME, AT_A_TIME + 2):
+    for i in (0, 7 - 1, 7, 7 + 2):
         assert images.take(slice(i, i + 1)).row_words()[0] == words[i]

@@ -693,3 +693,19 @@ def test_rough_labels_earn_their_place_beside_counted_ones() -> None:
     setting = "a small network, 12 columns"
     both, alone = (poor_student(setting, f"counted labels{kind}") for kind in (", rough ones too", " alone"))
     assert both["relative l2"] < 0.9 * alone["relative l2"]
+
+
+# Images -------------------------------------------------------------------------------------------------------
+
+
+def test_digits_on_two_cores() -> None:
+    """The whole path in two minutes of processor time, and nearer to exact values than before decision 17."""
+    now, before = (
+        {record["metric"]: record for record in load(name)} for name in ("digits_images", "digits_images-before")
+    )
+    assert all(len(record["seeds"]) >= 3 for record in now.values())
+    assert now["processor_seconds"]["value"] < 120
+    assert now["evaluations"]["value"] <= 150_000
+    for metric, sign in (("cosine", 1), ("rank_correlation", 1), ("relative_l2", -1)):
+        gain = sign * (now[metric]["value"] - before[metric]["value"])
+        assert gain > 3 * (now[metric]["spread"] + before[metric]["spread"])

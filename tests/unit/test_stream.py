@@ -23,7 +23,16 @@ from cortx.training.encoders import EncoderConfig, HeadConfig
 from cortx.training.finetune import LabelSet
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.pretrain import PretrainConfig, _positives
-from cortx.training.stream import StreamConfig, sample_pairs, scout, train_on_stream
+from cortx.training.stream import (
+    LabelledBatches,
+    StreamConfig,
+    image_weights,
+    mirrored_evaluations,
+    sample_pairs,
+    scout,
+    suited,
+    train_on_stream,
+)
 
 HEIGHT, WIDTH = 4, 6
 SHAPES = {"first": (3, HEIGHT, WIDTH), "last": (HEIGHT, WIDTH, 3), "grey": (HEIGHT, WIDTH), "one": (1, HEIGHT, WIDTH)}
@@ -105,6 +114,31 @@ def test_labels_are_right_on_average(reference: str, skewed: bool, parts: int) -
     assert (away / standard_error.numpy().clip(1e-5)).max() < 5
     np.testing.assert_allclose(labels.sum(dim=1), sampled.total, atol=1e-5)
     np.testing.assert_allclose(sampled.total[0], exact.sum(axis=0), atol=1e-5)
+
+
+def test_a_prediction_leaves_labels_right_on_average() -> None:
+    game = make_game()
+    image = make_images(1)[0]
+    exact = slow_shapley(game, image)
+    sampled = sample_pairs(game, flat(np.repeat(image[None], 6_000, axis=0)), 3, None, torch.Generator().manual_seed(0))
+    wrong = torch.linspace(-0.2, 0.3, exact.size).view(1, *exact.shape).expand(6_000, -1, -1)
+    labels = sampled.labels(None, wrong).double()
+    standard_error = labels.std(dim=0) / len(labels) ** 0.5
+    away = np.abs(labels.mean(dim=0).numpy() - exact)
+    assert (away / standard_error.numpy().clip(1e-5)).max() < 5
+    right = sampled.labels(None, torch.from_numpy(exact).float().expand(6_000, -1, -1))
+    assert float(right.var(dim=0).sum()) < 0.9 * float(sampled.labels(None).var(dim=0).sum())
+
+
+def test_images_with_large_values_count_less() -> None:
+    values = torch.tensor([1.0, 2.0, 4.0])[:, None, None] * torch.ones(3, 5, 2)
+    for evenness in (0.1, 10.0):
+        weights = image_weights(values, StreamConfig(evenness=evenness)).tolist()
+        square = [5.0, 20.0, 80.0]  # five players
+        wanted = [1 / (one + evenness * sum(square) / 3) for one in square]
+        mean = sum(wanted) / 3
+        assert weights == pytest.approx([one / mean for one in wanted])
+    assert image_weights(torch.zeros(3, 5, 2), StreamConfig()).tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("reference", "ends"), [("zero", 1), ("blur", 2), ("mean", 2)])
@@ -293,6 +327,46 @@ def test_it_learns_what_no_single_label_says() -> None:
     assert not network.training
 
 
+def test_earlier_batches_are_learned_from_again() -> None:
+    """Their images and coalitions are drawn again from their numbers, their values are kept, and cost nothing."""
+    game, images = make_game("blur"), make_images(30)
+    game.rows(images)
+    network, config = make_network(game), StreamConfig(pairs=2, batch_size=8, shift=1)
+    labelled = LabelledBatches(network, game, flat(images), 5, None, config, seed=3)
+    fresh = [labelled.fresh() for _ in range(5)]
+    spent = game.evaluations
+    found = set()
+    for step in range(60):
+        again, pairs = labelled.earlier(step)
+        number = next(i for i, (one, _) in enumerate(fresh) if torch.equal(one, again))
+        for kept, first in zip(pairs, fresh[number][1], strict=True):
+            assert torch.equal(kept, first)
+        found.add(number)
+    assert found == set(range(5))
+    assert game.evaluations == spent
+
+
+def test_as_many_batches_are_kept_as_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    game, images = make_game(), make_images(30)
+    game.rows(images)
+    config = StreamConfig(pairs=2, batch_size=8, flip=False, shift=0)
+    monkeypatch.setattr("cortx.training.stream.REPLAY_BYTES", 3 * 4 * 8 * (2 + 1) * game.n_outputs)
+    labelled = LabelledBatches(make_network(game), game, flat(images), 9, None, config, seed=0)
+    fresh = [labelled.fresh()[0] for _ in range(9)]
+    again = [labelled.earlier(step)[0] for step in range(40)]
+    numbers = {next(i for i, one in enumerate(fresh) if torch.equal(one, image)) for image in again}
+    assert numbers == {6, 7, 8}
+    held = sum(tensor.numel() * 4 for tensor in labelled.tensors().values())
+    assert held == 3 * 4 * 8 * (2 + 1) * game.n_outputs
+
+
+def test_more_steps_cost_no_more() -> None:
+    for replays in (0, 3):
+        game, images = make_game(), make_images(40)
+        game.rows(images)
+        assert train(game, images, replays=replays)[2] == 12 * 16 * (2 * 2 + 1)
+
+
 # Augmentation -------------------------------------------------------------------------------------------------
 
 
@@ -338,6 +412,44 @@ def test_nothing_to_do_changes_nothing(layout: str) -> None:
     assert augmented(matrix, schema, flip=False, shift=0, generator=torch.Generator()) is matrix
 
 
+class Sided(nn.Module):
+    """The brightness of the left half and of the right half, or of both together."""
+
+    def __init__(self, sides: bool) -> None:
+        super().__init__()
+        self.sides = sides
+
+    def forward(self, images: Tensor) -> Tensor:
+        left, right = (part.flatten(1).mean(dim=1) for part in images.chunk(2, dim=images.ndim - 1))
+        if not self.sides:
+            left = right = (left + right) / 2
+        return torch.stack([left, 1 - right], dim=1)
+
+
+@pytest.mark.parametrize("sides", [True, False])
+def test_images_are_mirrored_where_the_model_does_not_mind(sides: bool) -> None:
+    game, images = Game(Sided(sides), "zero", players=Patches((2, 3)), output="raw"), make_images(300)
+    images[:, :, :, : WIDTH // 2] *= 0.2
+    rows = game.rows(images)
+    outputs = torch.from_numpy(game.full_values(rows))
+    spent = game.evaluations
+    config = suited(StreamConfig(), game, flat(images), outputs)
+    assert config.flip is not sides
+    assert game.evaluations - spent == mirrored_evaluations(StreamConfig(), 300) == 256
+    assert suited(StreamConfig(flip=False), game, flat(images), outputs).flip is False
+    assert game.evaluations - spent == 256
+    assert mirrored_evaluations(StreamConfig(flip=False), 300) == 0
+
+
+def test_small_images_are_moved_less() -> None:
+    for side, shift in ((8, 0), (16, 1), (32, 2), (224, 2)):
+        layout = Patches((side // 2, side // 2))
+        game = Game(Sided(False), "zero", players=layout, output="raw")
+        images = np.random.default_rng(0).random((3, 1, side, side)).astype(np.float32)
+        outputs = torch.from_numpy(game.full_values(game.rows(images)))
+        assert suited(StreamConfig(), game, flat(images), outputs).shift == shift
+
+
 # Settings -----------------------------------------------------------------------------------------------------
 
 
@@ -345,7 +457,7 @@ def test_nothing_to_do_changes_nothing(layout: str) -> None:
     "wrong",
     [
         {"pairs": 0}, {"batch_size": 0}, {"validations": 0}, {"learning_rate": 0.0}, {"clip": 0.0}, {"average": 1.0},
-        {"average": -0.1}, {"shift": -1},
+        {"average": -0.1}, {"shift": -1}, {"evenness": 0.0}, {"replays": -1},
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:

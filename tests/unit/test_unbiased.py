@@ -122,6 +122,20 @@ def test_players_of_a_size_are_equals() -> None:
     assert float((often - often.mean()).abs().max()) < 0.015
 
 
+@pytest.mark.parametrize("n", [2, 3, 6, 7])
+def test_equal_draws_change_no_size(n: int) -> None:
+    """Where keys tie, a coalition keeps its size: a pair of everybody and nobody would weigh infinitely much."""
+    offset = torch.zeros(1, 1)
+    for keys in (torch.full((1, 40, n), 0.5), torch.full((1, 40, n), 0.5).index_fill(2, torch.tensor([0]), 0.1)):
+        pairs = pairs_from(offset, keys)
+        size = pairs.sum(dim=2)
+        assert int(size.min()) >= 1
+        assert int(size.max()) <= n // 2
+        contrast, total = asked(bent(n), pairs)
+        curve = torch.ones(n // 2, dtype=torch.float64)
+        assert bool(torch.isfinite(unbiased_values(pairs, contrast, total, curve=curve)[0]).all())
+
+
 # Weights and values ------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +177,45 @@ def test_right_on_average(n: int, masses: str | None, n_pairs: int, curved: bool
     standard = (found.mean(axis=0) - exact(values, n)) / (found.std(axis=0) / np.sqrt(len(found)))
     assert np.abs(standard).max() < 4
     np.testing.assert_allclose(found.sum(axis=1), found.sum(axis=1)[:1].repeat(len(found), axis=0), atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [5, 6])
+@pytest.mark.parametrize("curved", [False, True])
+def test_any_guess_of_the_values_leaves_the_mean(n: int, curved: bool) -> None:
+    """Also one that does not add up to the total."""
+    values = bent(n)
+    right = exact(values, n)
+    curve = torch.linspace(-0.4, 0.8, n // 2, dtype=torch.float64) if curved else None
+    guess = torch.linspace(-2.0, 3.0, n * right.shape[1], dtype=torch.float64).view(1, n, -1)
+    pairs = pairs_from(*draws(20_000, 3, n, seed=2))
+    numbers = asked(values, pairs)
+    found = unbiased_values(pairs, *numbers, None, curve, guess.expand(20_000, -1, -1))[0].numpy()
+    error = found.std(axis=0) / np.sqrt(len(found))
+    assert error.max() < 0.05 * np.abs(right).max()
+    assert (np.abs(found.mean(axis=0) - right) / error.clip(1e-9)).max() < 5
+    np.testing.assert_allclose(found.sum(axis=1), numbers[1].numpy(), atol=1e-9)
+
+
+def test_what_a_guess_explains_makes_no_variance() -> None:
+    """Of an additive game nothing is left; of any other, the values themselves leave least."""
+    n = 8
+    weights = torch.linspace(-1.0, 2.0, n, dtype=torch.float64)[:, None]
+
+    def additive(kept: Tensor) -> Tensor:
+        return kept.double() @ weights
+
+    pairs = pairs_from(*draws(50, 4, n))
+    found, errors = unbiased_values(pairs, *asked(additive, pairs), guess=weights.expand(50, -1, -1))
+    np.testing.assert_allclose(found, weights.numpy()[None].repeat(50, axis=0), atol=1e-9)
+    assert float(errors.max()) < 1e-7
+    right = torch.from_numpy(exact(bent(n), n))
+    pairs = pairs_from(*draws(20_000, 4, n))
+    numbers = asked(bent(n), pairs)
+    spread = [
+        float(unbiased_values(pairs, *numbers, guess=part * right.expand(20_000, -1, -1))[0].var(dim=0).sum())
+        for part in (0.0, 1.0, 2.0)
+    ]
+    assert spread[1] < 0.95 * min(spread[0], spread[2])
 
 
 def test_float32_is_as_good_as_its_digits() -> None:

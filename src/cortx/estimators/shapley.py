@@ -169,7 +169,7 @@ def shapley(
     if budget is not None:
         words = f"budget={budget:,} for {len(rows):,} rows, {max(0, row_budget):,} each (row_budget= is for each row)"
     _check(estimator, int(counts.max()), per_row, words, copies, ends)
-    base = 0 if game.knows_base_values else copies
+    base = 0 if game.knows_base_values else game.base_evaluations
     with game.spending(len(rows) * int(row_budget) + base if budget is None else int(budget)):
         work = _Work.start(game, rows, estimator, views, seed, explainer)
         if student is not None:
@@ -230,8 +230,8 @@ def _labels(
 
 def views_per_row(game: Game, n_rows: int, wanted: int | None = None) -> int:
     """Free masked copies of each row that are worth keeping: as many as wanted, or as memory holds."""
-    if game.evaluations_per_value > 1 or game.own_reference is not None:
-        return 0  # a copy that is averaged over a background, or filled from its own image, is not a row
+    if game.evaluations_per_value > 1 or game.own_reference is not None or game.removes:
+        return 0  # a copy that is averaged over a background, or filled from its own image or not at all, is not a row
     if wanted is not None:
         return wanted
     # A copy of an image is learned from as an image.
@@ -301,7 +301,7 @@ def _ask(explainer: HasPrior, data: Any, full: Array, n_players: int) -> Prior:
 
 def _share(budget: int, game: Game, n_rows: int) -> int:
     """What each row may cost so that all together, with the game's v(none), cost at most `budget`."""
-    return (budget - game.evaluations_per_value) // n_rows
+    return (budget - game.base_evaluations) // n_rows
 
 
 def _check(estimator: Estimator, most: int, per_row: int, given: str, copies: int, ends: int) -> None:

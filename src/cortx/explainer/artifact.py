@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,7 @@ def load(folder: str | Path, model: Any = None, *, device: str | None = None, ca
     try:
         settings = manifest["settings"]
         spec = game_spec(manifest, {name: tensors[name].numpy() for name in GAME_ARRAYS})
-        recipe, profile = Recipe.from_json(manifest["recipe"]), Profile.from_json(manifest["profile"])
+        recipe, profile = _recipe(manifest, spec), Profile.from_json(manifest["profile"])
         own = [tensor.numel() for name, tensor in tensors.items() if name.startswith("network.")]
         with at_most(SLACK * sum(own) + SMALL, SLACK * len(own)):
             network = _network(manifest, tensors, spec, recipe, int(settings["seed"]))
@@ -289,6 +290,14 @@ def _checked(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             "load it with the cortx version named in its manifest"
         )
     return manifest
+
+
+def _recipe(manifest: dict[str, Any], spec: GameSpec) -> Recipe:
+    """What the explainer was fitted by; encoders of images that were saved without a stride have none."""
+    recipe = Recipe.from_json(manifest["recipe"])
+    if not isinstance(spec.schema, ImageSchema):
+        return recipe
+    return replace(recipe, encoder=replace(recipe.encoder, stride=recipe.encoder.stride or 1))
 
 
 def _network(

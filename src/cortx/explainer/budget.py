@@ -27,7 +27,8 @@ from cortx.images import ImageSchema
 from cortx.seeding import numpy_generator
 from cortx.training.positives import count_values
 from cortx.training.recipe import Recipe
-from cortx.training.stream import SCOUTS
+from cortx.training.resnet import stem_stride
+from cortx.training.stream import SCOUTS, mirrored_evaluations
 from cortx.training.surrogate import own_resnet
 from cortx.training.tree_teacher import teachable
 
@@ -45,8 +46,9 @@ IMAGE_PRECISE = 512
 """The most that one precise label of an image may cost, for each of its parts."""
 KNOWN = 2_000
 """Images that say what the network knows well (`Difficulty`)."""
-LEAST_STEPS = 50
-"""Fewer steps teach nothing."""
+LEAST_BATCHES, ENOUGH_BATCHES = 50, 200
+"""Fewer batches teach nothing; and as long as there are fewer than enough, each image is asked about less often."""
+FEWEST_PAIRS = 2
 IMITATION_SHARE = 0.2
 LEAST_CALIBRATION, MOST_CALIBRATION = 50, 500
 LEAST_TRAINING, LEAST_VALIDATION = 50, 10
@@ -72,9 +74,12 @@ ENUMERATE_ROWS = 100
 
 @dataclass(frozen=True)
 class Stream:
-    """How long an image explainer learns from fresh labels, and before that from masked images."""
+    """How an image explainer learns from fresh labels, and for how long from masked images before that."""
 
-    steps: int
+    batches: int
+    """Batches of images that the model is asked about."""
+    pairs: int
+    """Pairs of coalitions of each of their images."""
     imitation_steps: int
 
 
@@ -293,7 +298,7 @@ class _Planner:
     @property
     def checks(self) -> int:
         """Evaluations for the base value and for the outputs that recognise the model."""
-        return self.copies + min(N_PROBES, len(self.rows))
+        return self.game.base_evaluations + min(N_PROBES, len(self.rows))
 
     @property
     def spendable(self) -> int:
@@ -484,30 +489,39 @@ class _Planner:
         again = own * len(calibration)
         reserved = sum(self._precise_spending(costs, validation, calibration).values()) + again
         size = min(config.batch_size, len(learners))
-        each = size * (2 * config.pairs + 1 + own)
         known = own * min(KNOWN, len(learners))
-        pretraining = (1 + own) * len(learners) + own * len(validation) + SCOUTS * each
-        pretraining += int(self._positives_costs(learners).sum())
+        pretraining = (1 + own) * len(learners) + own * len(validation)
+        pretraining += SCOUTS * size * (2 * config.pairs + 1 + own)
+        pretraining += mirrored_evaluations(config, len(learners)) + int(self._positives_costs(learners).sum())
         left = self.spendable - reserved - pretraining - known
-        schema, width = self.game.schema, self.recipe.encoder.width
+        schema, encoder = self.game.schema, self.recipe.encoder
         assert isinstance(schema, ImageSchema)
-        settings = {"n_channels": schema.n_channels, "n_outputs": self.game.n_outputs, "width": width}
+        settings = {
+            "n_channels": schema.n_channels,
+            "n_outputs": self.game.n_outputs,
+            "width": encoder.width,
+            "stride": encoder.stride or stem_stride(schema.size),
+        }
         knows = own_resnet(self.game, **settings) is not None
         imitation = 0 if knows else max(0, int(min(config.imitation_steps, IMITATION_SHARE * left / size)))
-        steps = int((left - imitation * size) // each)
-        if steps < LEAST_STEPS:
-            least = self.budget - left + LEAST_STEPS * each / (1.0 if knows else 1 - IMITATION_SHARE)
+        pairs, each = config.pairs, size * (2 * config.pairs + 1 + own)
+        while pairs > FEWEST_PAIRS and left - imitation * size < ENOUGH_BATCHES * each:
+            pairs = max(FEWEST_PAIRS, pairs // 2)
+            each = size * (2 * pairs + 1 + own)
+        batches = int((left - imitation * size) // each)
+        if batches < LEAST_BATCHES:
+            least = self.budget - left + LEAST_BATCHES * each / (1.0 if knows else 1 - IMITATION_SHARE)
             raise _TooSmall(
                 f"{len(calibration) + len(validation)} precise labels cost about {reserved:,.0f} evaluations and "
                 f"pre-training {pretraining:,.0f}",
                 least,
                 WITHOUT_BOUNDS,
             )
-        spending = {"pretraining": pretraining + imitation * size, "training": float(steps * each + known)}
+        spending = {"pretraining": pretraining + imitation * size, "training": float(batches * each + known)}
         roles = (np.sort(learners), validation, calibration, learners)
         plan = self._plan("stream", roles, (), Ask("auto", precise), costs, spending)
         plan.expected["calibration"] += again
-        return replace(plan, stream=Stream(steps, imitation))
+        return replace(plan, stream=Stream(batches, pairs, imitation))
 
     def _plan(
         self,

@@ -251,7 +251,7 @@ class CoRTX:
         fitted = self.fitted
         _check_game(game)
         recipe = self.resolved_recipe(images=game.of_images)
-        if (tuple(self.heads), recipe) != (fitted.heads, fitted.recipe):
+        if fitted.student is not None and (tuple(self.heads), recipe) != (fitted.heads, fitted.recipe):
             raise InputError(
                 "refit() goes on with the networks of the fit, and recipe= or heads= of this explainer were set anew "
                 "since; call fit(game, X)"

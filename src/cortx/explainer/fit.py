@@ -55,6 +55,7 @@ from cortx.training.axioms import exact_total
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.features import fit_features, replace_reference
 from cortx.training.finetune import LabelSet
+from cortx.training.image_network import ImageNetwork
 from cortx.training.network import ExplainerNetwork
 from cortx.training.parallel import ALONE, Processes
 from cortx.training.recipe import Recipe
@@ -165,8 +166,8 @@ def _fit_planned(game: Game, rows: Rows, request: Request, paid: Paid, ledger: L
     """Spends a budget as planned; the ledger refuses what would pass it."""
     spent = game.evaluations
     if game.knows_base_values:
-        ledger.add(game.evaluations_per_value)  # paid for before, and used
-        spent -= game.evaluations_per_value
+        ledger.add(game.base_evaluations)  # paid for before, and used
+        spent -= game.base_evaluations
     plan, trees = _planned(game, rows, request, paid, ledger)
     paid.check(game, rows)
     checks = game.evaluations - spent
@@ -281,7 +282,7 @@ def _fitted(
     `checks` are evaluations that were spent on checks before.
     """
     rows, together = material.rows, request.together
-    with work(large=game.of_images):
+    with work(large=game.of_images and game.large):
         learned = learn(
             game, material, request.recipe, request.heads,
             seed=request.seed, device=request.device, checkpoint=checkpoint, show=request.show, together=together,
@@ -312,7 +313,7 @@ def _fitted(
     return Fitted(
         network=learned.network,
         spec=game.spec(learned.schema),
-        recipe=request.recipe,
+        recipe=_as_built(request.recipe, learned.network),
         heads=request.heads,
         seed=request.seed,
         costs=costs,
@@ -325,6 +326,13 @@ def _fitted(
         profile=profile_of(shown.matrix, shown.schema),
         student=student,
     )
+
+
+def _as_built(recipe: Recipe, network: ExplainerNetwork) -> Recipe:
+    """The recipe with what the size of the images has settled."""
+    if not isinstance(network, ImageNetwork):
+        return recipe
+    return replace(recipe, encoder=replace(recipe.encoder, stride=network.stride))
 
 
 def _part_of(source: RowStream, game: Game, labels: Any, request: Request) -> Any:

@@ -36,7 +36,7 @@ from cortx.training.pretrain import Feed, PretrainConfig, TableFeed, pretrain
 from cortx.training.recipe import Recipe
 from cortx.training.resnet import settle
 from cortx.training.row_stream import StreamFeed
-from cortx.training.stream import scout, train_on_stream
+from cortx.training.stream import scout, suited, train_on_stream
 from cortx.training.surrogate import imitate, start_from
 
 Array = npt.NDArray[np.float64]
@@ -266,7 +266,9 @@ def _learn_from_stream(
     rows = material.rows.take(material.pretraining)
     matrix = torch.from_numpy(rows.table.matrix).to(network.device)
 
+    outputs = torch.from_numpy(material.outputs).to(network.device)
     sizes = scout(network, game, matrix, config, seed=seed)
+    config = suited(replace(config, pairs=stream.pairs), game, matrix, outputs)
     asked = game.evaluations - spent
     warm = start_from(network.encoder, game)
     if not warm:
@@ -284,7 +286,7 @@ def _learn_from_stream(
 
     started = perf_counter()
     history["attribution"], evaluations = train_on_stream(
-        network, game, matrix, stream.steps, sizes, validation, config, seed=seed, checkpoint=checkpoint, show=show
+        network, game, matrix, stream.batches, sizes, validation, config, seed=seed, checkpoint=checkpoint, show=show
     )
     _fit_total_model(network, matrix, totals, seed)
     spent = game.evaluations
@@ -300,8 +302,9 @@ def _learn_from_stream(
         evaluations + game.evaluations - spent,
         perf_counter() - started,
         rows=len(rows),
-        steps=stream.steps,
+        batches=stream.batches,
         pairs=config.pairs,
+        mirrored=config.flip,
     )
     network.eval().requires_grad_(False)
     return Learned(network, schema, validation, history, costs)
@@ -344,7 +347,7 @@ def trial(game: Game, material: Material, recipe: Recipe, *, seed: int, device: 
         attribution=replace(recipe.attribution, steps=max(1, recipe.attribution.steps // 3), tune_encoder=True),
     )
     unkept = Checkpoint(None, "")
-    with work(large=game.of_images):
+    with work(large=game.of_images and game.large):
         learned = learn(game, material, short, ("attribution",), seed=seed, device=device, checkpoint=unkept, show=show)
     with torch.no_grad():
         values = learned.network(learned.validation.codes, learned.validation.total).values

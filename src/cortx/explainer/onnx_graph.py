@@ -19,6 +19,7 @@ from cortx.errors import InputError, need
 from cortx.explainer.possible import HALVINGS
 from cortx.games.absent import own_image
 from cortx.images import ImageSchema
+from cortx.training.attention import AttentionBlock, GridAttention
 from cortx.training.decoder import DecoderHead
 from cortx.training.difficulty import FAINT, LEAST_STRANGE, Difficulty
 from cortx.training.encoders import ResidualBlock
@@ -210,6 +211,10 @@ def _layers(graph: Graph, module: nn.Module, x: str) -> str:
         case nn.BatchNorm2d():
             parts = (module.weight, module.bias, module.running_mean, module.running_var)
             return graph("BatchNormalization", x, *map(_array, parts), epsilon=float(module.eps))
+        case nn.LayerNorm():
+            return graph("LayerNormalization", x, _array(module.weight), _array(module.bias), epsilon=float(module.eps))
+        case AttentionBlock():
+            return _attention_block(graph, module, x)
         case Block():
             both = graph("Add", _layers(graph, module.second, _layers(graph, module.first, x)),
                          _layers(graph, module.short, x))  # fmt: skip
@@ -412,7 +417,8 @@ def _image_answer(graph: Graph, network: ExplainerNetwork, rows: str, total: str
         maps.append(x)
     if not isinstance(head, DecoderHead):
         return _scored(graph, network, _mean_of_map(graph, x), None, total)
-    hidden = _decode(graph, head, maps, schema.size, total)
+    (tall, wide), stride = schema.size, trunk.settings["stride"]
+    hidden = _decode(graph, head, maps, (-(-tall // stride), -(-wide // stride)), total)
     return _mean_of_map(graph, hidden), _part_scores(graph, head, hidden)
 
 
@@ -472,7 +478,7 @@ def _blur(how: str, size: tuple[int, int]) -> list[torch.Tensor]:
 
 
 def _decode(graph: Graph, head: DecoderHead, maps: Sequence[str], size: tuple[int, int], total: str) -> str:
-    """`DecoderHead.decode` in ONNX."""
+    """`DecoderHead.decode` in ONNX; `size` is that of the finest maps."""
     x: str | None = None
     for stage, (tap, one) in enumerate(zip(head.taps, maps, strict=True)):
         size = size if stage == 0 else (-(-size[0] // 2), -(-size[1] // 2))  # every later stage has stride 2
@@ -485,7 +491,34 @@ def _decode(graph: Graph, head: DecoderHead, maps: Sequence[str], size: tuple[in
     if head.of_total is not None:
         seen = _layers(graph, head.of_total, _scaled_total(graph, head.total_scale, total))
         x = graph("Add", x, graph("Unsqueeze", seen, np.array([2, 3])))
-    return _layers(graph, nn.Sequential(head.start, head.blocks), x)
+    x = _layers(graph, nn.Sequential(head.start, head.blocks), x)
+    return _attention(graph, head.attention, x, head.grid) if isinstance(head.attention, GridAttention) else x
+
+
+def _attention(graph: Graph, module: GridAttention, x: str, grid: tuple[int, int]) -> str:
+    """`GridAttention` in ONNX."""
+    coarse = x if module.grid == grid else _pooled(graph, x, grid, module.grid)
+    tokens = graph("Transpose", graph("Reshape", coarse, np.array([0, 0, -1])), perm=[0, 2, 1])
+    tokens = _layers(graph, module.blocks, graph("Add", tokens, _array(module.place)))
+    seen = graph("Reshape", graph("Transpose", tokens, perm=[0, 2, 1]), np.array([0, 0, *module.grid]))
+    if module.grid == grid:
+        return seen
+    return graph("Add", x, _resized(graph, graph("Sub", seen, coarse), module.grid, grid))
+
+
+def _attention_block(graph: Graph, block: AttentionBlock, x: str) -> str:
+    heads, width = block.n_heads, block.join.in_features
+    parts = _layers(graph, nn.Sequential(block.before, block.mix), x)
+    parts = graph("Reshape", parts, np.array([0, 0, 3, heads, width // heads]))
+    parts = graph("Transpose", parts, perm=[2, 0, 3, 1, 4])  # (3, n, heads, places, channels)
+    query, key, value = (
+        graph("Squeeze", part, np.array([0])) for part in graph.several("Split", 3, parts, num_outputs=3)
+    )
+    scale = np.array((width // heads) ** -0.5, dtype=np.float32)
+    near = graph("MatMul", graph("Mul", query, scale), graph("Transpose", key, perm=[0, 1, 3, 2]))
+    seen = graph("Transpose", graph("MatMul", graph("Softmax", near, axis=-1), value), perm=[0, 2, 1, 3])
+    x = graph("Add", x, _layers(graph, block.join, graph("Reshape", seen, np.array([0, 0, -1]))))
+    return graph("Add", x, _layers(graph, nn.Sequential(block.between, block.wide, block.activation, block.narrow), x))
 
 
 def _part_scores(graph: Graph, head: DecoderHead, hidden: str) -> str:

@@ -15,12 +15,19 @@ from cortx.tables import plain
 
 OWN = ("mean", "blur")
 """References that every image has of its own."""
+REMOVED = "removed"
+"""Nothing replaces an absent part: the model is told which parts are present, and leaves the others out by itself."""
 BLUR_SHARE = 1 / 8
 """The deviation of the blur, as a share of the longer side."""
 
 
 def fixed_image(reference: Any, schema: ImageSchema) -> Pixels:
-    """The reference that all images share, (1, numbers): zero, one image, or the mean of several."""
+    """The reference that all images share, (1, numbers): zero, one image, or the mean of several.
+
+    Of removed parts it is NaN, which no pixel equals: every part of every image is then active.
+    """
+    if isinstance(reference, str) and reference == REMOVED:
+        return np.full((1, schema.n_numbers), np.nan, dtype=np.float32)
     if isinstance(reference, str):
         return np.zeros((1, schema.n_numbers), dtype=np.float32)
     array = plain(reference)
@@ -63,7 +70,10 @@ def _blurred(images: Tensor, deviation: float) -> Tensor:
 def check_image_reference(reference: Any, background: Any) -> None:
     if background is not None:
         raise InputError(
-            "an image game has a reference, not a background; give reference='zero', 'mean', 'blur' or an image"
+            "an image game has a reference, not a background; give reference='zero', 'mean', 'blur', 'removed' or an "
+            "image"
         )
-    if reference is None or (isinstance(reference, str) and reference not in ("zero", *OWN)):
-        raise InputError(f"the reference of an image game is 'zero', 'mean', 'blur' or an image, got {reference!r}")
+    if reference is None or (isinstance(reference, str) and reference not in ("zero", *OWN, REMOVED)):
+        raise InputError(
+            f"the reference of an image game is 'zero', 'mean', 'blur', 'removed' or an image, got {reference!r}"
+        )

@@ -17,12 +17,13 @@ import numpy.typing as npt
 import torch
 
 from cortx.errors import CategoricalHint, InputError, ModelError
-from cortx.games.absent import OWN, check_image_reference, fixed_image, own_image
+from cortx.games.absent import OWN, REMOVED, check_image_reference, fixed_image, own_image
 from cortx.games.calls import Caller, Calls, Pieces
 from cortx.games.ledger import Ledger
-from cortx.games.models import AsyncModel, Model, Output, Precision, adapt, checked
+from cortx.games.models import AsyncModel, Model, Output, Precision, Shown, adapt, check_removes, checked
 from cortx.games.players import Groups, ImagePlayers, Patches, Players, Segments, coalition_words, make_players
 from cortx.images import Images, ImageSchema, read_images
+from cortx.seeding import numpy_generator
 from cortx.tables import (
     FRAMES,
     ROWS_FOR_CODE,
@@ -44,8 +45,14 @@ IntArray = npt.NDArray[np.int64]
 P = ParamSpec("P")
 T = TypeVar("T")
 MIB = 2**20
+SMALL_IMAGE = 1_024
+"""Numbers of an image below which operations are too small to be shared by threads, which then mostly wait."""
 IMAGE_COPIES = 40
 """How many float32 copies of an image a convolutional network holds at a time, about."""
+NUMBERS_AT_A_TIME = 2**23
+"""Numbers of images that are compared with their reference at a time."""
+BLANKS = 3
+"""Images on which v(none) is compared where the model removes absent parts by itself."""
 
 
 def _on_its_threads(method: Callable[Concatenate[Game, P], T]) -> Callable[Concatenate[Game, P], T]:
@@ -53,7 +60,7 @@ def _on_its_threads(method: Callable[Concatenate[Game, P], T]) -> Callable[Conca
 
     @wraps(method)
     def asked(game: Game, /, *args: P.args, **named: P.kwargs) -> T:
-        with work(large=game.model.large):
+        with work(large=game.large):
             return method(game, *args, **named)
 
     return asked
@@ -106,7 +113,8 @@ class GameSpec:
 
     schema: Schema | ImageSchema
     absent: Any
-    """What replaces absent columns, (sample, columns); for an image game (1, numbers), unless `own_reference`."""
+    """What replaces absent columns, (sample, columns); for an image game (1, numbers), unless `own_reference`. It is
+    NaN where the model removes absent parts by itself."""
     players: Players
     output: Output
     target: int | str | None
@@ -116,6 +124,11 @@ class GameSpec:
     own_reference: str | None = None
     """"mean" or "blur": what each image is its own reference by."""
     precision: Precision = None
+
+    @property
+    def removes(self) -> bool:
+        """Whether the model of an image game leaves absent parts out by itself."""
+        return isinstance(self.schema, ImageSchema) and bool(np.isnan(self.absent).all())
 
 
 class Game:
@@ -129,7 +142,11 @@ class Game:
     reference:
         A table, which becomes *one* row: its mean, and the mode of categorical columns. Or a single row, or ``"zero"``.
         v(S) costs one evaluation. This is not the average over rows that users of shap know: see `background`. Images:
-        ``"zero"``, ``"mean"`` (each image's own mean colour), ``"blur"`` (each image blurred), or an image.
+        ``"zero"``, ``"mean"`` (each image's own mean colour), ``"blur"`` (each image blurred), or an image. Or
+        ``"removed"``, for a torch module or a function that leaves absent parts out by itself, such as a vision
+        transformer that masks the attention to their tokens: it is called as ``model(images, present)`` with whole
+        images and a bool tensor (for a function: array) of shape (images, players), true for the parts that count, in
+        the order of the players (patches row by row). With no part present its output must be the same for all images.
     background:
         Instead of `reference`: a sample of rows; v(S) is the average of the model's outputs over them, and costs as
         many evaluations as there are rows. ``background=shap.sample(X, 100)`` means the same as in shap.
@@ -198,6 +215,10 @@ class Game:
         if memory_budget is not None and memory_budget < MIB:
             raise InputError(f"memory_budget is in bytes and at least {MIB}, got {memory_budget}")
         self.model: Model = adapt(model, output, precision)
+        self.removes = self._layout is not None and isinstance(reference, str) and reference == REMOVED
+        """Whether the model leaves absent parts out by itself."""
+        if self.removes:
+            check_removes(self.model)
         self.calls = _calls_of(self.model, calls)
         self._caller = None if self.calls is None else Caller(self.calls)
         self._asked_memory = memory_budget
@@ -234,6 +255,12 @@ class Game:
             self._hint(table)
             self._averaged = len(table)
             self._use(table if len(table) == 1 else Table(reference_row(table), table.schema))
+
+    @property
+    def large(self) -> bool:
+        """Whether a pass of the model is worth several of torch's threads: one of small images is not."""
+        small = isinstance(self._schema, ImageSchema) and self._schema.n_numbers < SMALL_IMAGE
+        return self.model.large and not small
 
     # What the game knows about its table -----------------------------------------------------------------
 
@@ -276,6 +303,8 @@ class Game:
     def absent_words(self) -> str:
         """What replaces an absent feature, and what a v(S) costs, in words."""
         each = "1 evaluation for each v(S)"
+        if self.removes:
+            return f"nothing, the model leaves absent parts out by itself; {each}"
         if self.own_reference is not None:
             return f"each image's own {self.own_reference}; {each}"
         if self._absent is None and self._image_reference is not None and not isinstance(self._image_reference, str):
@@ -311,7 +340,10 @@ class Game:
 
     @property
     def absent(self) -> Any:
-        """What replaces absent columns: the reference, (1, columns), or the background, (sample, columns)."""
+        """What replaces absent columns: the reference, (1, columns), or the background, (sample, columns).
+
+        NaN where the model removes absent parts by itself.
+        """
         _ = self.schema
         return self._absent
 
@@ -336,14 +368,51 @@ class Game:
         """Model evaluations that one v(S) of one row costs."""
         return len(self.absent)
 
+    @property
+    def base_evaluations(self) -> int:
+        """Model evaluations that v(none) of the whole game costs, once."""
+        return BLANKS if self.removes else self.evaluations_per_value
+
     @cached_property
     def base_values(self) -> Array:
         """v(empty set), (outputs,): the model's output when every player is absent.
 
         Where each image is its own reference this is the output for an image of zeros; `empty_values` has the others.
         """
+        if self.removes:
+            return self._nothing_shown()
         mean: Array = self.outputs_of(self._as_rows(self.absent)).mean(axis=0)
         return mean
+
+    def _nothing_shown(self) -> Array:
+        """v(none) of a model that removes absent parts by itself, (outputs,): the same for any image."""
+        schema = self.schema
+        assert isinstance(schema, ImageSchema)
+        low, high = schema.pixels
+        blanks = numpy_generator(0, "blanks").uniform(low, high, (BLANKS, schema.n_numbers)).astype(np.float32)
+        blanks[0], blanks[1] = low, high
+        nobody = torch.zeros((BLANKS, 1, self.n_players), dtype=torch.bool, device=self.device)
+        try:
+            values = self.values_of(torch.from_numpy(blanks).to(self.device), nobody)[:, 0].double().cpu().numpy()
+        except ModelError as error:
+            raise ModelError(
+                f"with no part present: {error}. v(none) is what the model says without having seen anything, so it "
+                "must answer there too: keep a class token that is never masked, or return a constant"
+            ) from error
+        tolerance = self._tolerance
+        if not np.allclose(values, values[0], rtol=tolerance, atol=1e-2 * tolerance):
+            raise ModelError(
+                f"with no part present the model's output depends on the image: it differs by up to "
+                f"{np.ptp(values, axis=0).max():.3g} between {BLANKS} images. With reference='removed' it must leave "
+                "out all that is absent, in every layer (mask the attention to absent tokens, and do not pool over "
+                "them); reference='zero', 'mean', 'blur' or an image is for models that see whole images"
+            )
+        return np.asarray(values.mean(axis=0))
+
+    @property
+    def _tolerance(self) -> float:
+        """Relative: how far two answers of the same model may be apart."""
+        return 1e-4 if self.precision is None else 1e-2
 
     def empty_values(self, rows: Rows) -> Array:
         """v(empty set) of each row, (rows, outputs): the same for all, unless each image is its own reference."""
@@ -354,14 +423,17 @@ class Game:
         if self.own_reference is None:
             return np.broadcast_to(self.base_values, (len(table), self.n_outputs))
         assert isinstance(table, Images)
-        own = own_image(self.own_reference, torch.from_numpy(table.matrix), table.schema).numpy()
-        return self.outputs_of(Images(own, table.schema))
+        parts = []
+        for part in _slices(len(table), max(1, NUMBERS_AT_A_TIME // table.schema.n_numbers)):
+            own = own_image(self.own_reference, torch.from_numpy(table.matrix[part]), table.schema).numpy()
+            parts.append(self.outputs_of(Images(own, table.schema)))
+        return np.concatenate(parts)
 
     def has_base_values(self, bases: Array) -> bool:
         """Whether v(none) of labels, (rows, outputs), can be this game's; rounding of the model aside."""
         if self.own_reference is not None:
             return True
-        tolerance = 1e-4 if self.precision is None else 1e-2
+        tolerance = self._tolerance
         return bool(np.allclose(bases, self.base_values, rtol=tolerance, atol=1e-2 * tolerance))
 
     @property
@@ -413,22 +485,30 @@ class Game:
         self._use(Table(absent, replace(own, columns=columns)))
 
     def with_model(self, model: Any, output: Output = "probability") -> Game:
-        """The same image game of another model: the same parts, reference and precision."""
+        """The same image game of another model: the same parts, reference and precision.
+
+        That model is given `masked_images`: where this one removes absent parts by itself, zeros are their reference.
+        """
         assert self._layout is not None
         game = Game(
-            model, self._image_reference, output=output, target=self._target, players=self._layout,
-            memory_budget=self._asked_memory, precision=self.precision,
+            model, "zero" if self.removes else self._image_reference, output=output, target=self._target,
+            players=self._layout, memory_budget=self._asked_memory, precision=self.precision,
         )  # fmt: skip
         if self._schema is not None:
             assert isinstance(self._schema, ImageSchema)
-            game._use(Images(self.absent, self._schema))
+            game._use(Images(fixed_image("zero", self._schema) if self.removes else self.absent, self._schema))
         return game
 
     def masked_images(self, matrix: torch.Tensor, coalitions: torch.Tensor) -> torch.Tensor:
-        """x_S of images on the model's device: (n, numbers), (n, players) bool to (n, numbers)."""
+        """x_S of images on the model's device: (n, numbers), (n, players) bool to (n, numbers).
+
+        Where the model removes absent parts by itself this is what others see, with zeros in their place.
+        """
         schema = self.schema
         assert isinstance(schema, ImageSchema)
-        if self.own_reference is None:
+        if self.removes:
+            absent = torch.zeros((1, 1), device=matrix.device)
+        elif self.own_reference is None:
             absent = torch.from_numpy(self.absent).to(matrix.device)
         else:
             absent = own_image(self.own_reference, matrix, schema)
@@ -448,8 +528,9 @@ class Game:
                     fixed_image("zero" if self.own_reference else self._image_reference, images.schema), images.schema
                 )
             )
-        active = np.empty((len(images), self.n_players), dtype=bool)
-        for part in _slices(len(images), 4_096):
+        active = np.ones((len(images), self.n_players), dtype=bool)
+        size = max(1, NUMBERS_AT_A_TIME // images.schema.n_numbers)
+        for part in () if self.removes else _slices(len(images), size):
             matrix = images.matrix[part]
             absent = self.absent
             if self.own_reference is not None:
@@ -550,9 +631,14 @@ class Game:
     @_on_its_threads
     def outputs_of(self, table: Table | Images) -> Array:
         """The model's outputs for a table, (rows, outputs), in chunks."""
-        # Copies: a model that changes its input in place must not change ours.
-        parts = [self._predict(table.matrix[part].copy(), table.schema) for part in _slices(len(table), self._chunk)]
-        return np.concatenate(parts)
+        result: Array | None = None
+        for part in _slices(len(table), self._chunk):
+            # A copy: a model that changes its input in place must not change ours.
+            outputs = self._predict(table.matrix[part].copy(), table.schema)
+            result = np.empty((len(table), outputs.shape[1])) if result is None else result
+            result[part] = outputs
+        assert result is not None
+        return result
 
     @_on_its_threads
     def values(
@@ -714,12 +800,20 @@ class Game:
         self.check_coalitions(tuple(coalitions.shape), len(matrix))
         n, k, n_players = coalitions.shape
         masks = coalitions.reshape(n * k, n_players)
-        parts = []
+        result: torch.Tensor | None = None
         # Parts of equal size: a compiled model is compiled anew for every other one.
         for part in _slices(n * k, -(-n * k // -(-n * k // self._chunk))):
             rows = matrix[torch.arange(part.start, part.stop, device=device) // k]
-            parts.append(self._predict_images(self.masked_images(rows, masks[part]), schema, check=check))
-        return torch.cat(parts).view(n, k, -1)
+            if self.removes:
+                outputs = self._predict_images(rows, schema, masks[part], check=check)
+            else:
+                outputs = self._predict_images(self.masked_images(rows, masks[part]), schema, check=check)
+            # Not a list of small tensors: each would lie where a masked image was, and the next ones would find no room
+            # between them; the memory of a process then grew with the number of values.
+            result = torch.empty((n * k, outputs.shape[1]), device=device) if result is None else result
+            result[part] = outputs
+        assert result is not None
+        return result.view(n, k, -1)
 
     def check_coalitions(self, shape: tuple[int, ...], n_rows: int) -> None:
         if len(shape) != 3 or shape[0] != n_rows or shape[2] != self.n_players:
@@ -728,18 +822,28 @@ class Game:
                 f"{self.n_players})"
             )
 
-    def _predict_images(self, matrix: torch.Tensor, schema: ImageSchema, *, check: bool = True) -> torch.Tensor:
-        """The model on flat images, (n, outputs) float32 on its device; every evaluation is counted here."""
+    def _predict_images(
+        self, matrix: torch.Tensor, schema: ImageSchema, present: torch.Tensor | None = None, *, check: bool = True
+    ) -> torch.Tensor:
+        """The model on flat images, (n, outputs) float32 on its device; every evaluation is counted here.
+
+        `present`, (n, players), is for a model that removes absent parts by itself: by default all parts are there.
+        """
         n = len(matrix)
+        batch: Any = matrix
+        if self.removes:
+            if present is None:
+                present = torch.ones((n, self.n_players), dtype=torch.bool, device=matrix.device)
+            batch = Shown(matrix, present)
         if self._caller is not None:
-            found = self._all_side_by_side(matrix.cpu().numpy(), schema)
+            found = self._all_side_by_side(_in_numpy(batch), schema)
             return torch.from_numpy(found).to(self.device, torch.float32)
-        images = matrix.reshape(n, *schema.shape)
         self.count(n)
         if not self.model.tensor:
-            outputs = self._selected(self.model(images.cpu().numpy(), n))
+            outputs = self._selected(self.model(self._as_input(_in_numpy(batch), schema), n))
             return torch.from_numpy(outputs).to(self.device, torch.float32)
-        outputs = self.model.tensors(images, n).to(torch.float32)
+        images = matrix.reshape(n, *schema.shape)
+        outputs = self.model.tensors(Shown(images, present) if self.removes else images, n).to(torch.float32)
         if check and not bool(torch.isfinite(outputs).all()):
             raise ModelError(
                 f"the model returned NaN or infinity for some of {n} masked images; check it on such images"
@@ -780,6 +884,12 @@ class Game:
 
     def _as_input(self, matrix: Any, schema: Schema | ImageSchema) -> Any:
         """Encoded rows as the model takes them: a tensor on its device, the caller's kind of table, or images."""
+        if isinstance(matrix, Shown):
+            assert isinstance(schema, ImageSchema)
+            images, present = matrix.images.reshape(len(matrix), *schema.shape), matrix.present
+            if not self.model.tensor:
+                return Shown(images, present)
+            return Shown(torch.from_numpy(images).to(self.device), torch.from_numpy(present).to(self.device))
         if isinstance(schema, ImageSchema):
             images = matrix.reshape(len(matrix), *schema.shape)
             return torch.from_numpy(images).to(self.device) if self.model.tensor else images
@@ -934,8 +1044,9 @@ class Game:
         else:
             height, width = (side // count for side, count in zip(schema.size, players.grid, strict=True))
             layout = Patches((height, width), channels=schema.channels, pixels=schema.pixels)
+        reference = REMOVED if spec.removes else spec.own_reference or "zero"
         game = cls(
-            model, spec.own_reference or "zero", output=spec.output, target=spec.target, players=layout,
+            model, reference, output=spec.output, target=spec.target, players=layout,
             memory_budget=memory_budget, precision=spec.precision, calls=calls,
         )  # fmt: skip
         game._use(Images(spec.absent, schema))
@@ -950,6 +1061,13 @@ def _calls_of(model: Model, calls: Calls | None) -> Calls | None:
     calls = Calls() if calls is None else calls
     model.timeout = calls.timeout
     return calls
+
+
+def _in_numpy(batch: torch.Tensor | Shown) -> Any:
+    """A batch of images as models outside of torch take it."""
+    if isinstance(batch, Shown):
+        return Shown(batch.images.cpu().numpy(), batch.present.cpu().numpy())
+    return batch.cpu().numpy()
 
 
 def _is_own(reference: Any) -> bool:

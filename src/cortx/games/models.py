@@ -33,8 +33,34 @@ LARGE_WEIGHT = 2**16
 """Numbers in a weight from which several threads gain: 4,096 rows through it take a core some ten milliseconds."""
 
 
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Whole images, and which of their parts count: what a model is given that leaves absent parts out by itself."""
+
+    images: Any
+    present: Any
+    """(images, players) bool, in the order of the players."""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, part: slice) -> Shown:
+        return Shown(self.images[part], self.present[part])
+
+    def copy(self) -> Shown:
+        return Shown(self.images.copy(), self.present.copy())
+
+
+def arguments_of(batch: Any) -> tuple[Any, ...]:
+    """What a model is called with for a batch."""
+    return (batch.images, batch.present) if isinstance(batch, Shown) else (batch,)
+
+
 class Model(ABC):
-    """A model under explanation. `tensor` models take a torch tensor, the others the caller's own table."""
+    """A model under explanation. `tensor` models take a torch tensor, the others the caller's own table.
+
+    Where absent parts of images are removed they take `Shown`, as two arguments.
+    """
 
     tensor: bool = False
     dtype: torch.dtype = torch.float64
@@ -83,7 +109,7 @@ class Model(ABC):
         """Ends calls under way, where the model can."""
         return
 
-    def tensors(self, batch: torch.Tensor, n_rows: int) -> torch.Tensor:
+    def tensors(self, batch: torch.Tensor | Shown, n_rows: int) -> torch.Tensor:
         """The same as a tensor on the model's device, its numbers not looked at."""
         values = torch.as_tensor(self._ask(batch, n_rows)).to(self.device)
         values = values[:, None] if values.ndim == 1 else values
@@ -183,9 +209,10 @@ class TorchModel(Model):
     def held(self) -> AbstractContextManager[Any]:
         return evaluating(self.module)  # else the first thread to end would put the others into training mode
 
-    def outputs(self, batch: torch.Tensor) -> torch.Tensor:
+    def outputs(self, batch: torch.Tensor | Shown) -> torch.Tensor:
+        images, *present = arguments_of(batch)
         with evaluating(self.module), torch.inference_mode():
-            logits = self._reduced(batch) if self.reduces else self._passes(batch.to(self.dtype))
+            logits = self._reduced(images, *present) if self.reduces else self._passes(images.to(self.dtype), *present)
             if self.output == "probability":
                 logits = probability_from_logits(logits)
             elif self.output == "log-odds":
@@ -197,17 +224,17 @@ class TorchModel(Model):
         """Whether it runs in reduced precision: only where that is fast."""
         return self.precision is not None and self.device.type != "cpu"
 
-    def _reduced(self, batch: torch.Tensor) -> torch.Tensor:
+    def _reduced(self, batch: torch.Tensor, *present: torch.Tensor) -> torch.Tensor:
         if batch.ndim == 4:  # what reduced-precision convolutions like best
             batch = batch.to(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, self.precision):
-            return self._passes(batch).float()
+            return self._passes(batch, *present).float()
 
-    def _passes(self, batch: torch.Tensor) -> torch.Tensor:
+    def _passes(self, batch: torch.Tensor, *present: torch.Tensor) -> torch.Tensor:
         parts = []
         for start in range(0, len(batch), self.pass_rows):
-            part = batch[start : start + self.pass_rows]
-            logits = self.module(part)
+            part, *shown = (tensor[start : start + self.pass_rows] for tensor in (batch, *present))
+            logits = self.module(part, *shown)
             if not isinstance(logits, torch.Tensor):
                 raise ModelError(f"the module returned {type(logits).__name__}, expected a tensor")
             if logits.ndim == 0 and len(part) == 1:  # a module that squeezes
@@ -236,7 +263,7 @@ class CallableModel(Model):
         self.function = function
 
     def outputs(self, batch: Any) -> Any:
-        return _from_probability(self.function(batch), self)
+        return _from_probability(self.function(*arguments_of(batch)), self)
 
 
 class AsyncModel(CallableModel):
@@ -255,7 +282,7 @@ class AsyncModel(CallableModel):
         self.loop.cancel()
 
     def outputs(self, batch: Any) -> Any:
-        return _from_probability(self.loop.result(self.function(batch), self.timeout), self)
+        return _from_probability(self.loop.result(self.function(*arguments_of(batch)), self.timeout), self)
 
 
 def _is_async(function: Any) -> bool:
@@ -600,3 +627,28 @@ def adapt(model: Any, output: Output, precision: Precision = None) -> Model:
         "a scikit-learn estimator, an XGBoost, LightGBM or CatBoost model, the path of an ONNX file, "
         "or a function from a table to numbers"
     )
+
+
+def check_removes(model: Model) -> None:
+    """Refuses a model that cannot be called as model(images, present)."""
+    called = "reference='removed' calls the model as model(images, present), `present` true for the parts that count"
+    instead = "reference='zero', 'mean', 'blur' or an image is for models that take images alone"
+    if not isinstance(model, (TorchModel, CallableModel)):
+        raise InputError(
+            f"{called}; got a {type(model).__name__.removesuffix('Model')} model, which takes one argument. Give a "
+            f"torch module or a function of these two; {instead}"
+        )
+    function = model.module if isinstance(model, TorchModel) else model.function
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    try:
+        signature = inspect.signature(model.module.forward if isinstance(model, TorchModel) else function)
+    except (TypeError, ValueError):  # functions written in C may have none
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise InputError(
+            f"{called}; {name}{signature} cannot be called so ({error}). Let it take `present`, (images, players) bool "
+            f"in the order of the players, and leave absent parts out, by masking the attention to their tokens say; "
+            f"{instead}"
+        ) from error

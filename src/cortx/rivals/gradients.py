@@ -112,6 +112,11 @@ class ImageRival(Rival):
                 f"{self.name} explains images with a torch module, got {what}; make the game with "
                 "players=cortx.Patches(...) or Segments(...), of a torch.nn.Module"
             )
+        if game.removes:
+            raise InputError(
+                f"{self.name} looks at whole or mixed images, and this game's model removes absent parts by itself "
+                "(reference='removed'); make the game with reference='zero', 'mean', 'blur' or an image"
+            )
         self.game, self.seed = game, seed
         self.batch = self.default_batch[game.device.type != "cpu"] if batch is None else whole(batch, "batch")
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cortx.games.players import ImagePlayers
+from cortx.training.attention import GridAttention
 from cortx.training.encoders import HeadConfig, linear
 from cortx.training.heads.attribution import AttributionHead
 from cortx.training.resnet import Block, conv
@@ -18,7 +19,8 @@ class DecoderHead(AttributionHead):
     """Maps behind the stages of a `ResNet18` to values, (images, players, outputs).
 
     Every stage is brought to `width` channels and to the grid of patches, the sum goes through `depth` residual
-    blocks, and each place of the grid speaks for its patch. Segments are read off a grid of half the image's size.
+    blocks and `attention` blocks in which all places see each other, and each place of the grid speaks for its patch.
+    Segments are read off a grid of half the image's size.
     The last hidden layer is a map, (images, width, rows, columns); `pooled` is what `Difficulty` looks at.
     """
 
@@ -44,6 +46,9 @@ class DecoderHead(AttributionHead):
         self.of_total = linear(n_outputs, config.width, generator) if config.sees_total else None
         self.start = nn.Sequential(nn.BatchNorm2d(config.width), nn.ReLU())
         self.blocks = nn.Sequential(*(Block(config.width, config.width, 1, generator) for _ in range(config.depth)))
+        self.attention: nn.Module = nn.Identity()
+        if config.attention:
+            self.attention = GridAttention(config.width, config.attention, self.grid, generator)
         self.last = conv(config.width, n_outputs, 1, generator, bias=True)
         with torch.no_grad():
             self.last.weight.mul_(0.1)
@@ -68,7 +73,7 @@ class DecoderHead(AttributionHead):
         assert x is not None
         if self.of_total is not None:
             x = x + self.of_total(total / self.total_scale)[:, :, None, None]
-        result: Tensor = self.blocks(self.start(x))
+        result: Tensor = self.attention(self.blocks(self.start(x)))
         return result
 
     def scores(self, hidden: Tensor) -> Tensor:

@@ -30,9 +30,16 @@ class EncoderConfig:
     """Layers of an "mlp", blocks of a "residual" network."""
     latent: int = 256
     """"resnet18" (for images) has 8 times its width instead, and no depth to choose."""
+    stride: int | None = None
+    """Of the first layer of a "resnet18"; by default 1 for images of up to 64 pixels a side, 4 for 224."""
 
     def __post_init__(self) -> None:
         _check("encoder", self.kind, self.width, self.depth, self.latent)
+        if self.stride is not None and (self.kind != "resnet18" or not isinstance(self.stride, int) or self.stride < 1):
+            raise InputError(
+                f"stride is a positive whole number for an encoder of kind 'resnet18', got {self.stride!r} for one of "
+                f"kind {self.kind!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -48,9 +55,16 @@ class HeadConfig:
     """Players that equal their reference get exactly zero, and the efficiency gap goes to the others."""
     normalize_in_loss: bool = True
     """Whether the loss sees attributions that already add up; the paper normalizes only afterwards."""
+    attention: int = 0
+    """Blocks of a "decoder" in which all parts of the image see each other; they come after its residual blocks."""
 
     def __post_init__(self) -> None:
         _check("head", self.kind, self.width, self.depth)
+        if self.attention < 0 or (self.attention and self.kind != "decoder"):
+            raise InputError(
+                f"attention is the number of attention blocks of a head of kind 'decoder', got {self.attention} for a "
+                f"head of kind {self.kind!r}"
+            )
 
 
 def _check(part: str, kind: str, *sizes: int) -> None:

@@ -17,10 +17,13 @@ from cortx.training.difficulty import Difficulty
 from cortx.training.encoders import EncoderConfig, HeadConfig, mlp
 from cortx.training.heads import HEADS
 from cortx.training.network import Answer, ExplainerNetwork
-from cortx.training.resnet import ResNet18
+from cortx.training.resnet import ResNet18, stem_stride
 
 PIXELS_CPU, PIXELS_GPU = 2**18, 2**23
-"""Numbers of images in one pass: about 85 and 2,700 images of CIFAR-10."""
+"""Numbers of images in one pass, divided by the square of the stem's stride: about 85 and 2,700 images of CIFAR-10,
+27 and 890 of 224 x 224 pixels in colour."""
+NUMBERS_COMPARED = 2**24
+"""Numbers of images that are compared with their reference at a time."""
 
 
 class ImageFeatures(nn.Module):
@@ -71,8 +74,9 @@ class ImageNetwork(ExplainerNetwork):
         self.path = None
         self.register_buffer("player_of", torch.from_numpy(players.column_player))
         self.n_players, self.n_outputs = len(players), n_outputs
+        stride = encoder.stride or stem_stride(features.schema.size)
         trunk = ResNet18(
-            features.schema.n_channels, n_outputs, encoder.width, generator=torch_generator(seed, "encoder")
+            features.schema.n_channels, n_outputs, encoder.width, stride, generator=torch_generator(seed, "encoder")
         )
         self.encoder: Any = trunk
         latent = trunk.widths[-1]
@@ -95,13 +99,19 @@ class ImageNetwork(ExplainerNetwork):
         return torch.autocast(self.device.type, kind, enabled=self.device.type == "cuda")
 
     @property
+    def stride(self) -> int:
+        """By how much the stem divides the size of an image."""
+        return int(self.encoder.settings["stride"])
+
+    @property
     def rows_at_a_time(self) -> int:
         numbers = PIXELS_CPU if self.device.type == "cpu" else PIXELS_GPU
-        return max(1, numbers // int(self.features.schema.n_numbers))
+        # Nearly all that a pass holds are maps, which the stem has made smaller.
+        return max(1, numbers * self.stride**2 // int(self.features.schema.n_numbers))
 
     def active(self, codes: Tensor) -> Tensor:
-        result: Tensor = self.features.active(codes)
-        return result
+        size = max(1, NUMBERS_COMPARED // int(self.features.schema.n_numbers))
+        return torch.cat([self.features.active(part) for part in torch.split(codes, size)])
 
     def maps(self, codes: Tensor) -> list[Tensor]:
         """What lies behind each stage of the encoder."""

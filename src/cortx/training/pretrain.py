@@ -190,17 +190,31 @@ class TableFeed:
         self.labelled = rough is not None
         self.matrix = torch.from_numpy(rows.table.matrix).to(network.device)
         self._positives, self._drawn = self.matrix, -1
+        self._kept: Any = None
+        """Instead of masked copies of images, which would take as much memory as the images: their players."""
 
     def batch(self, step: int, generator: torch.Generator) -> Batch:
         config, size = self.config, min(self.config.batch_size, len(self.rows))
         round_ = step * config.rounds // config.steps
         if round_ != self._drawn:
-            asked = (self.game, self.rows, self.outputs, self.matrix, config, self.seed)
-            self._positives, self._drawn = _positives(*asked, round_, self.together, self.asked), round_
-        chosen = torch.randperm(len(self.rows), generator=generator)[:size].to(self.matrix.device)
-        chosen = chosen[self.together.share(size)]
+            self._draw(round_)
+        drawn = torch.randperm(len(self.rows), generator=generator)[:size]
+        chosen = drawn.to(self.matrix.device)[self.together.share(size)]
         labels = None if self.rough is None else self.rough.take(chosen)
-        return Batch(size, self.matrix[chosen], self._positives[chosen], labels)
+        anchors = self.matrix[chosen]
+        if self._kept is None:
+            return Batch(size, anchors, self._positives[chosen], labels)
+        kept = torch.from_numpy(self._kept[drawn[self.together.share(size)].numpy()])
+        return Batch(size, anchors, self.game.masked_images(anchors, kept.to(anchors.device)), labels)
+
+    def _draw(self, round_: int) -> None:
+        """One masked copy of every row for this round."""
+        asked = self.config, self.seed, round_, self.together, self.asked
+        if self.game.of_images:
+            self._kept = _kept_players(self.game, self.rows, self.outputs, *asked)
+        else:
+            self._positives = _positives(self.game, self.rows, self.outputs, self.matrix, *asked)
+        self._drawn = round_
 
 
 def _positives(
@@ -214,14 +228,29 @@ def _positives(
     together: Processes = ALONE,
     asked: Values | None = None,
 ) -> Tensor:
-    """One masked copy of every row, (rows, columns); each process asks the model about its share of them."""
+    """One masked copy of every row, (rows, columns)."""
+    pick = torch.randint(len(game.absent), (len(rows),), generator=torch_generator(seed, "background", round_))
+    kept = _kept_players(game, rows, outputs, config, seed, round_, together, asked)
+    return masked_copies(game, matrix, kept, pick)
+
+
+def _kept_players(
+    game: Game,
+    rows: Rows,
+    outputs: Array,
+    config: PretrainConfig,
+    seed: int,
+    round_: int,
+    together: Processes,
+    asked: Values | None,
+) -> Any:
+    """The players of that copy, (rows, players); each process asks the model about its share of the rows."""
     whole = len(rows)
-    pick = torch.randint(len(game.absent), (whole,), generator=torch_generator(seed, "background", round_))
     if together.several:
         own = np.arange(whole)[together.share(whole)]
         rows, outputs = rows.take(own), outputs[own]
     kept = positives_of(game, rows, outputs, config, seed=seed, round_=round_, asked=asked)
-    return masked_copies(game, matrix, together.gather_array(kept, whole), pick)
+    return together.gather_array(kept, whole)
 
 
 def positives_of(

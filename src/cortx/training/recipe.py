@@ -125,7 +125,7 @@ def image_recipe() -> Recipe:
     return Recipe(
         name="default",
         encoder=EncoderConfig("resnet18", width=64),
-        head=HeadConfig("decoder", width=128, depth=2),
+        head=HeadConfig("decoder", width=192, depth=2, attention=6),
         pretrain=PretrainConfig(steps=300, rough_pairs=0, learning_rate=2e-4, batch_size=256),
         attribution=FinetuneConfig(steps=3_000, learning_rate=1e-3),
         stream=StreamConfig(),
@@ -137,10 +137,10 @@ def quick_image_recipe() -> Recipe:
     return Recipe(
         name="quick",
         encoder=EncoderConfig("resnet18", width=16),
-        head=HeadConfig("decoder", width=32, depth=1),
+        head=HeadConfig("decoder", width=64, depth=1, attention=2),
         pretrain=PretrainConfig(steps=50, rough_pairs=0, learning_rate=2e-4, batch_size=64),
         attribution=FinetuneConfig(steps=500, learning_rate=1e-3),
-        stream=StreamConfig(pairs=8, batch_size=64, imitation_steps=300),
+        stream=StreamConfig(pairs=8, batch_size=64, learning_rate=3e-3, replays=3, imitation_steps=300),
     )
 
 

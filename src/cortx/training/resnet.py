@@ -1,4 +1,7 @@
-"""ResNet-18 (He et al. 2016) in the form used on small images: a 3x3 stem, no pooling before the stages."""
+"""ResNet-18 (He et al. 2016) in the form used on small images: a 3x3 stem, no pooling before the stages.
+
+The stem has a stride for larger ones, which are then as cheap as small ones.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from cortx.training.encoders import claim
 PIXEL_SCALE = 4.0
 """Pixels 0..1 are multiplied by this, and not centred: an absent patch of zeros stays zero."""
 STAGES = 4
+FINEST_SIDE = 64
+"""Places along the longer side of the finest stage, at most."""
 
 
 def conv(
@@ -35,6 +40,11 @@ def settle(module: nn.Module, device: torch.device | str) -> None:
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
+def stem_stride(size: tuple[int, int]) -> int:
+    """The stride of the stem for images of (height, width): 1 up to 64 pixels a side, 4 for 224."""
+    return max(1, -(-max(size) // FINEST_SIDE))
+
+
 class Block(nn.Module):
     """Two 3x3 convolutions beside a short cut. Every ReLU is a module of its own, as attribution methods need it."""
 
@@ -55,15 +65,17 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """Images (n, channels, height, width) in 0..1, or grey ones (n, height, width), to logits (n, outputs).
 
-    Stages have `width`, 2, 4 and 8 times `width` channels at 1, 1/2, 1/4 and 1/8 of the size.
+    Stages have `width`, 2, 4 and 8 times `width` channels at 1, 1/2, 1/4 and 1/8 of the size behind the stem, which
+    divides it by `stride` (`stem_stride`). The stem's kernel grows with the stride: no pixel is passed over.
     """
 
     def __init__(
-        self, n_channels: int = 3, n_outputs: int = 10, width: int = 64, *, generator: torch.Generator
+        self, n_channels: int = 3, n_outputs: int = 10, width: int = 64, stride: int = 1, *, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.settings = {"n_channels": n_channels, "n_outputs": n_outputs, "width": width}
-        self.stem = nn.Sequential(conv(n_channels, width, 3, generator), nn.BatchNorm2d(width), nn.ReLU())
+        self.settings = {"n_channels": n_channels, "n_outputs": n_outputs, "width": width, "stride": stride}
+        first = conv(n_channels, width, max(3, 2 * stride - 1), generator, stride)
+        self.stem = nn.Sequential(first, nn.BatchNorm2d(width), nn.ReLU())
         self.widths = tuple(width * 2**stage for stage in range(STAGES))
         inputs = width
         stages: OrderedDict[str, nn.Module] = OrderedDict()

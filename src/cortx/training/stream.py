@@ -2,12 +2,15 @@
 
 A precise label of an image with hundreds of parts costs a hundred thousand evaluations. A label from a few dozen is
 mostly noise, but right on average, and squared error finds averages: many such labels teach more than few precise ones.
+Two things keep the noise low, and leave the average as it is: what the network predicts already is taken from the game
+before its label is made, and images with large values, whose labels are the noisiest, count less.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import NamedTuple
 
@@ -17,6 +20,8 @@ from torch import Tensor
 from cortx.errors import InputError, ModelError
 from cortx.estimators.unbiased import Sizes, from_pilot, pairs_from, unbiased_values
 from cortx.games import Game
+from cortx.games.absent import channels_first
+from cortx.images import ImageSchema
 from cortx.progress import progress_bar
 from cortx.seeding import torch_generator
 from cortx.training.augment import augmented
@@ -26,6 +31,11 @@ from cortx.training.image_network import ImageNetwork
 
 SCOUTS = 4
 """Rounds of labels for the images that set the scales."""
+REPLAY_BYTES = 128 * 2**20
+"""Memory for the values of earlier batches, which are learned from again."""
+MIRRORED, LIKE_MIRRORED = 256, 0.25
+"""Images of which the model is asked whether it minds their being mirrored; and how much its outputs may change, as a
+share of their variance."""
 FAINTEST = 0.05
 """No output is brought to scale by less than this share of the largest one's."""
 
@@ -36,17 +46,23 @@ class StreamConfig:
 
     pairs: int = 16
     """Pairs of coalitions for each image of a step; an image's own output is one evaluation more."""
-    batch_size: int = 256
-    learning_rate: float = 3e-3
+    batch_size: int = 512
+    learning_rate: float = 1.5e-3
     weight_decay: float = 1e-2
     clip: float = 1.0
     """Largest norm of a gradient."""
+    evenness: float = 0.1
+    """An image counts by one over the square of its predicted values plus this share of the mean square: the larger,
+    the more evenly all images count."""
+    replays: int = 1
+    """How many steps learn from values of earlier batches, for each step that asks the model for new ones."""
     average: float = 0.998
     """What an explainer keeps is a running average of the weights, with this share of the past in every step."""
     flip: bool = True
-    """Whether images are also learned from mirrored, their labels too."""
+    """Whether images are also learned from mirrored, where the model says much the same of them (`suited`)."""
     shift: int = 2
-    """Images are also learned from moved by up to so many pixels, their border continued."""
+    """Images are also learned from moved by up to so many pixels, their border continued, and by a sixteenth of their
+    size at most."""
     validations: int = 10
     imitation_steps: int = 1_500
     """Where the model is no `ResNet18` whose weights the encoder could start from: steps in which the encoder learns
@@ -55,8 +71,8 @@ class StreamConfig:
     def __post_init__(self) -> None:
         if min(self.pairs, self.batch_size, self.validations) < 1 or self.learning_rate <= 0 or self.clip <= 0:
             raise InputError("a stream needs pairs, batch_size, validations >= 1, learning_rate > 0 and clip > 0")
-        if not 0 <= self.average < 1 or self.shift < 0:
-            raise InputError("a stream needs 0 <= average < 1 and shift >= 0")
+        if not 0 <= self.average < 1 or min(self.shift, self.replays) < 0 or not self.evenness > 0:
+            raise InputError("a stream needs 0 <= average < 1, shift and replays >= 0 and evenness > 0")
 
     @property
     def step_evaluations(self) -> int:
@@ -67,7 +83,7 @@ def train_on_stream(
     network: ImageNetwork,
     game: Game,
     matrix: Tensor,
-    steps: int,
+    batches: int,
     sizes: Sizes | None,
     validation: LabelSet | None,
     config: StreamConfig,
@@ -78,38 +94,34 @@ def train_on_stream(
 ) -> tuple[list[float], int]:
     """Trains encoder and head in place on images, (images, numbers) on the network's device.
 
-    `sizes` says how coalitions are drawn (`scout`). Returns the validation losses (the squared distance over the square
-    of the labels) and the evaluations spent, those before a kill included.
+    So many `batches` are asked for; each is followed by `config.replays` steps on earlier ones. `sizes` says how
+    coalitions are drawn (`scout`). Returns the validation losses (the squared distance over the square of the labels)
+    and the evaluations spent, those before a kill included.
     """
-    device, before, earlier = network.device, game.evaluations, 0
-    trained = torch.nn.ModuleDict({"encoder": network.encoder, "head": network.heads["attribution"]})
+    before, earlier, head = game.evaluations, 0, network.attribution
+    trained = torch.nn.ModuleDict({"encoder": network.encoder, "head": head})
     average = copy.deepcopy(trained)
     optimizer = torch.optim.AdamW(
         trained.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
-    generator = torch_generator(seed, "stream", device=str(device))
+    labelled = LabelledBatches(network, game, matrix, batches, sizes, config, seed)
     history: list[float] = []
-    step = 0
+    step, steps = 0, batches * (1 + config.replays)
     kept = checkpoint.load("stream")
     if kept is not None:
         unpack("trained", kept[0], trained, optimizer)
         unpack("average", kept[0], average)
-        generator.set_state(kept[0]["generator"])
+        labelled.restore(kept[0], int(kept[1]["asked"]))
         history, step, earlier = list(kept[1]["history"]), int(kept[1]["step"]), int(kept[1]["evaluations"])
 
     def keep() -> None:
-        tensors = {
-            **pack("trained", trained, optimizer),
-            **pack("average", average),
-            "generator": generator.get_state(),
-        }
+        tensors = {**pack("trained", trained, optimizer), **pack("average", average), **labelled.tensors()}
         spent = earlier + game.evaluations - before
-        checkpoint.save("stream", tensors, history=history, step=step, evaluations=spent)
+        checkpoint.save("stream", tensors, history=history, step=step, asked=labelled.asked, evaluations=spent)
 
     saved = monotonic()
     every = max(1, steps // config.validations)
-    size = min(config.batch_size, len(matrix))
-    everyone = torch.ones(size, network.n_players, dtype=torch.bool, device=device)
+    everyone = torch.ones(labelled.size, network.n_players, dtype=torch.bool, device=network.device)
     mine, theirs = (
         [tensor.detach() for tensor in module.state_dict().values() if tensor.is_floating_point()]
         for module in (average, trained)
@@ -120,13 +132,10 @@ def train_on_stream(
             network.train()
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * rate(step / steps, "one-cycle")
-            index = torch.randint(len(matrix), (size,), generator=generator, device=device)
-            images = augmented(
-                matrix[index], network.features.schema, flip=config.flip, shift=config.shift, generator=generator
-            )
-            sampled = sample_pairs(game, images, config.pairs, sizes, generator)
+            images, sampled = labelled.fresh() if step % (1 + config.replays) == 0 else labelled.earlier(step)
             output = network.for_loss("attribution", images, sampled.total, everyone)
-            loss = network.attribution.loss(output, sampled.labels(sizes))
+            known = output.detach()
+            loss = head.loss(output, sampled.labels(sizes, known), image_weights(known / head.label_scale, config))
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(trained.parameters(), config.clip)
@@ -146,6 +155,93 @@ def train_on_stream(
     trained.load_state_dict(average.state_dict())
     network.eval()
     return history, earlier + game.evaluations - before
+
+
+class LabelledBatches:
+    """Batches of images with evaluated coalitions.
+
+    The number of a batch decides its images and coalitions, so only values are kept, those of the last batches.
+    """
+
+    def __init__(
+        self,
+        network: ImageNetwork,
+        game: Game,
+        matrix: Tensor,
+        batches: int,
+        sizes: Sizes | None,
+        config: StreamConfig,
+        seed: int,
+    ) -> None:
+        self.game, self.matrix, self.sizes, self.config, self.seed = game, matrix, sizes, config, seed
+        self.schema, self.size = network.features.schema, min(config.batch_size, len(matrix))
+        self.asked = 0
+        """How many batches were asked for."""
+        values = self.size * (config.pairs + 1) * game.n_outputs
+        room = min(batches, max(1, REPLAY_BYTES // (4 * values))) if config.replays else 1
+        self._contrast = torch.zeros(room, self.size, config.pairs, game.n_outputs, device=matrix.device)
+        self._total = torch.zeros(room, self.size, game.n_outputs, device=matrix.device)
+
+    def _drawn(self, number: int) -> tuple[Tensor, Tensor]:
+        """Images, (images, numbers), and coalitions of a batch, (images, pairs, players)."""
+        config, device = self.config, self.matrix.device
+        generator = torch_generator(self.seed, "stream", number, device=str(device))
+        index = torch.randint(len(self.matrix), (self.size,), generator=generator, device=device)
+        images = augmented(self.matrix[index], self.schema, flip=config.flip, shift=config.shift, generator=generator)
+        return images, draw_coalitions(len(images), config.pairs, self.game.n_players, self.sizes, generator)
+
+    def fresh(self) -> tuple[Tensor, Pairs]:
+        """The next batch, which the model is asked for."""
+        images, coalitions = self._drawn(self.asked)
+        pairs, place = ask_pairs(self.game, images, coalitions), self.asked % len(self._total)
+        self._contrast[place], self._total[place] = pairs.contrast, pairs.total
+        self.asked += 1
+        return images, pairs
+
+    def earlier(self, step: int) -> tuple[Tensor, Pairs]:
+        """One of the batches whose values are kept; the step decides which."""
+        back = 1 + int(
+            torch.randint(min(self.asked, len(self._total)), (1,), generator=torch_generator(self.seed, "replay", step))
+        )
+        number = self.asked - back
+        images, coalitions = self._drawn(number)
+        place = number % len(self._total)
+        return images, Pairs(coalitions, self._contrast[place], self._total[place])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The values, for a checkpoint."""
+        return {"values.contrast": self._contrast, "values.total": self._total}
+
+    def restore(self, tensors: Mapping[str, Tensor], asked: int) -> None:
+        self._contrast.copy_(tensors["values.contrast"])
+        self._total.copy_(tensors["values.total"])
+        self.asked = asked
+
+
+def mirrored_evaluations(config: StreamConfig, n_images: int) -> int:
+    """What `suited` asks the model."""
+    return min(MIRRORED, n_images) if config.flip else 0
+
+
+def suited(config: StreamConfig, game: Game, matrix: Tensor, outputs: Tensor) -> StreamConfig:
+    """Settings whose moved and mirrored images are like the given ones, (images, numbers), as the model sees them.
+
+    A mirrored digit is no digit: what is learned from it helps nobody. `outputs` (images, outputs) are the model's.
+    """
+    schema = game.schema
+    assert isinstance(schema, ImageSchema)
+    config = replace(config, shift=min(config.shift, min(schema.size) // 16))
+    if not config.flip:
+        return config
+    some = slice(mirrored_evaluations(config, len(matrix)))
+    images = channels_first(matrix[some], schema).flip(3)
+    if schema.channels == "last" and not schema.grey:
+        images = images.permute(0, 2, 3, 1)
+    everyone = torch.ones((len(images), 1, game.n_players), dtype=torch.bool, device=game.device)
+    mirrored = game.values_of(images.reshape(len(images), -1).to(game.device), everyone)[:, 0].to(outputs)
+    changed = (mirrored - outputs[some]).square().sum()
+    spread = (outputs[some] - outputs[some].mean(dim=0)).square().sum()
+    return replace(config, flip=bool(changed <= LIKE_MIRRORED * spread))
 
 
 def scout(network: ImageNetwork, game: Game, matrix: Tensor, config: StreamConfig, *, seed: int) -> Sizes:
@@ -177,10 +273,20 @@ def scout(network: ImageNetwork, game: Game, matrix: Tensor, config: StreamConfi
 
 def sample_pairs(game: Game, matrix: Tensor, pairs: int, sizes: Sizes | None, generator: torch.Generator) -> Pairs:
     """Random pairs of coalitions of each image, evaluated together with the image itself (and its own reference)."""
-    n, device = len(matrix), matrix.device
-    offset = torch.rand((n, 1), generator=generator, device=device)
-    keys = torch.rand((n, pairs, game.n_players), generator=generator, device=device)
-    chosen = pairs_from(offset, keys, None if sizes is None else sizes.mass)
+    return ask_pairs(game, matrix, draw_coalitions(len(matrix), pairs, game.n_players, sizes, generator))
+
+
+def draw_coalitions(images: int, pairs: int, n_players: int, sizes: Sizes | None, generator: torch.Generator) -> Tensor:
+    """The smaller sides of random pairs, (images, pairs, players)."""
+    device = generator.device
+    offset = torch.rand((images, 1), generator=generator, device=device)
+    keys = torch.rand((images, pairs, n_players), generator=generator, device=device)
+    return pairs_from(offset, keys, None if sizes is None else sizes.mass)
+
+
+def ask_pairs(game: Game, matrix: Tensor, chosen: Tensor) -> Pairs:
+    """Coalitions of each image, (images, pairs, players), and their complements, evaluated."""
+    (n, pairs, _), device = chosen.shape, matrix.device
     ends = torch.ones((n, 2 if game.own_reference else 1, game.n_players), dtype=torch.bool, device=device)
     ends[:, 1:] = False
     asked = torch.cat([chosen, ~chosen, ends], dim=1)
@@ -199,9 +305,21 @@ class Pairs(NamedTuple):
     contrast: Tensor  # (v(S) - v(complement)) / 2, (images, pairs, outputs)
     total: Tensor  # v(all) - v(none), (images, outputs)
 
-    def labels(self, sizes: Sizes | None) -> Tensor:
-        """Unbiased labels, (images, players, outputs)."""
-        return unbiased_values(*self, *(sizes or ()))[0]
+    def labels(self, sizes: Sizes | None, guess: Tensor | None = None) -> Tensor:
+        """Unbiased labels, (images, players, outputs), whatever the guess of them."""
+        mass, curve = sizes or (None, None)
+        return unbiased_values(*self, mass, curve, guess)[0]
+
+
+def image_weights(values: Tensor, config: StreamConfig) -> Tensor:
+    """How much each image counts, (images,), one in the mean, from predicted values (images, players, outputs).
+
+    The noise of labels grows with the values, and where it is largest an image teaches least.
+    """
+    squares = values.square().sum(dim=1).mean(dim=1)
+    usual = squares.mean().clamp(min=torch.finfo(squares.dtype).tiny)
+    weights = usual / (squares + config.evenness * usual)
+    return weights / weights.mean()
 
 
 @torch.no_grad()
@@ -211,7 +329,7 @@ def _validate(network: ImageNetwork, trained: torch.nn.Module, average: torch.nn
     trained.load_state_dict(average.state_dict())
     network.eval()
     away = square = 0.0
-    for part in validation.parts(256):
+    for part in validation.parts(min(256, network.rows_at_a_time)):
         labels = part.labels.double()
         away += float((network(part.codes, part.total).values.double() - labels).square().sum())
         square += float(labels.square().sum())

@@ -26,10 +26,11 @@ from cortx.training.augment import augmented
 from cortx.training.checkpoint import Checkpoint
 from cortx.training.finetune import rate
 from cortx.training.heads.head import scale_of
-from cortx.training.resnet import ResNet18, settle
+from cortx.training.resnet import ResNet18, settle, stem_stride
 from cortx.training.stream import StreamConfig
 
-AT_A_TIME = 1_024
+AT_A_TIME, NUMBERS_AT_A_TIME = 1_024, 2**22
+"""Images of one pass, and their numbers, at most: 1,024 images of CIFAR-10, 27 of 224 x 224 pixels in colour."""
 
 
 class Surrogate:
@@ -40,8 +41,8 @@ class Surrogate:
     epochs:
         How often every image is seen, each time with other parts removed.
     width:
-        Channels of the first stage. Where the model is a `ResNet18` of this width itself, learning starts from its
-        weights.
+        Channels of the first stage. Where the model is a `ResNet18` of this width itself, for images of this size,
+        learning starts from its weights.
     flip, shift:
         Images are also learned from mirrored, and moved by up to so many pixels: the model is asked about these too.
     device:
@@ -112,18 +113,19 @@ class Surrogate:
         if len(rows) - n_held < 2:
             raise InputError(f"a surrogate needs at least a few images, got {len(rows)}")
         matrix = torch.from_numpy(rows.table.matrix).to(device)
-        held, learned = (matrix[torch.from_numpy(part).to(device)] for part in (order[:n_held], order[n_held:]))
+        held, learned = (torch.from_numpy(part).to(device) for part in (order[:n_held], order[n_held:]))
         network = ResNet18(
-            schema.n_channels, game.n_outputs, self.width, generator=torch_generator(self.seed, "surrogate")
-        )
+            schema.n_channels, game.n_outputs, self.width, stem_stride(schema.size),
+            generator=torch_generator(self.seed, "surrogate"),
+        )  # fmt: skip
         start_from(network, game)
         settle(network, device)
-        self._learn(network, game, learned, progress)
+        self._learn(network, game, matrix, learned, progress)
         network.eval().requires_grad_(False)
         last = schema.channels == "last" and not schema.grey
         self._network = network
         self._game = game.with_model(torch.nn.Sequential(ChannelsFirst(), network) if last else network)
-        self.quality_ = quality(network, game, held, seed=self.seed)
+        self.quality_ = quality(network, game, matrix[held], seed=self.seed)
         self.costs_ = {
             "evaluations": game.evaluations - before,
             "seconds": perf_counter() - started,
@@ -131,9 +133,9 @@ class Surrogate:
         }
         return self
 
-    def _learn(self, network: ResNet18, game: Game, matrix: Tensor, show: bool | None) -> None:
-        device, size = matrix.device, min(self.batch_size, len(matrix))
-        per_epoch = len(matrix) // size
+    def _learn(self, network: ResNet18, game: Game, matrix: Tensor, rows: Tensor, show: bool | None) -> None:
+        device, size = matrix.device, min(self.batch_size, len(rows))
+        per_epoch = len(rows) // size
         steps, step = self.epochs * per_epoch, 0
         optimizer = torch.optim.AdamW(
             network.parameters(), self.learning_rate, weight_decay=self.weight_decay, fused=True
@@ -145,7 +147,7 @@ class Surrogate:
         losses: list[Tensor] = []
         with progress_bar("learning from masked images", steps, show=show) as advance:
             for _ in range(self.epochs):
-                shuffled = torch.randperm(len(matrix), generator=generator, device=device)
+                shuffled = rows[torch.randperm(len(rows), generator=generator, device=device)]
                 for number in range(per_epoch):
                     index = shuffled[number * size : (number + 1) * size]
                     whole = augmented(matrix[index], schema, flip=self.flip, shift=self.shift, generator=generator)
@@ -185,7 +187,9 @@ def own_resnet(game: Game, **settings: int) -> ResNet18 | None:
     """The one ResNet-18 with these settings inside the model, if there is one."""
     module = game.model.module if isinstance(game.model, TorchModel) else None
     found = [] if module is None else [part for part in module.modules() if isinstance(part, ResNet18)]
-    return found[0] if len(found) == 1 and found[0].settings == settings else None
+    # Modules that were pickled before stems had a stride do not name it.
+    same = len(found) == 1 and {"stride": 1, **found[0].settings} == {"stride": 1, **settings}
+    return found[0] if same else None
 
 
 def whole_outputs(game: Game, matrix: Tensor) -> Tensor:
@@ -222,8 +226,9 @@ def quality(network: torch.nn.Module, game: Game, matrix: Tensor, *, seed: int) 
     assert isinstance(schema, ImageSchema)
     generator = torch_generator(seed, "surrogate", "quality", device=str(matrix.device))
     sums = torch.zeros(4, device=matrix.device)
-    for start in range(0, len(matrix), AT_A_TIME):
-        whole = matrix[start : start + AT_A_TIME]
+    size = min(AT_A_TIME, max(1, NUMBERS_AT_A_TIME // schema.n_numbers))
+    for start in range(0, len(matrix), size):
+        whole = matrix[start : start + size]
         half = torch.rand((len(whole), game.n_players), generator=generator, device=matrix.device)
         half = half.argsort(dim=1).argsort(dim=1) < game.n_players // 2
         target = whole_outputs(game, whole)

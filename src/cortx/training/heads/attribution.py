@@ -49,5 +49,7 @@ class AttributionHead(Head):
         scores = self._raised(hidden, guess)
         return efficiency(scores, total, torch.ones_like(active)) if self.config.normalize_in_loss else scores
 
-    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        return ((output - labels) / self.label_scale).square().sum(dim=1).mean()
+    def loss(self, output: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The squared distance, in scales, in the mean over rows, each by its `weights` (rows,), and outputs."""
+        squares = ((output - labels) / self.label_scale).square().sum(dim=1)
+        return squares.mean() if weights is None else (weights[:, None] * squares).mean()
