@@ -673,12 +673,10 @@ class CoRTX:
         In onnxruntime on a CPU where it is installed, which is faster (benchmarks/runtime.py), else in torch.
         """
         outputs = self._guess_outputs(table, empty) if known is None else known
-        session = self._onnxruntime()
+        session, most = self._onnxruntime(), largest_value(self.fitted.spec.output)
         if session is None:
-            answer = self._torch_answer(table, outputs, empty, errors=errors)
-        else:
-            answer = self._session_answer(session, table, outputs, errors=errors)
-        most = largest_value(self.fitted.spec.output)
+            return self._torch_answer(table, outputs, empty, errors=errors, most=most)
+        answer = self._session_answer(session, table, outputs, errors=errors)
         return replace(answer, values=possible_values(answer.values, outputs - empty, most))
 
     def _session_answer(
@@ -721,7 +719,9 @@ class CoRTX:
             guessed: Array = torch.cat(parts).to(torch.float64).cpu().numpy() + empty
         return np.asarray(possible_outputs(guessed, self.fitted.spec.output))
 
-    def _torch_answer(self, table: Table | Images, outputs: Array, empty: Array, *, errors: bool) -> Predicted:
+    def _torch_answer(
+        self, table: Table | Images, outputs: Array, empty: Array, *, errors: bool, most: float | None = None
+    ) -> Predicted:
         network = self.fitted.network
         shape = (len(table), network.n_players, network.n_outputs)
         values = np.empty(shape)
@@ -736,7 +736,8 @@ class CoRTX:
                 active[part] = sharers.cpu().numpy()
                 total = torch.from_numpy(outputs[part] - empty[part]).to(network.device)
                 answer = network(codes, total.to(torch.float32))
-                values[part] = exact_total(answer.values, total, sharers).cpu().numpy()
+                settled = possible_values(exact_total(answer.values, total, sharers), total, most)
+                torch.from_numpy(values[part]).copy_(settled)
                 if ranking is not None:
                     ranking[part] = answer.ranking.cpu().numpy()
                 if typical is not None and typical_row is not None:

@@ -135,25 +135,22 @@ def _curves(facts: Facts) -> Iterator[dict[str, Any]]:
 
 
 def _seeds(facts: Facts) -> Iterator[dict[str, Any]]:
-    """Our explainer over seeds, before the surrogate: mean and deviation."""
+    """Our explainer over seeds, before every judge and against converged labels: mean and deviation."""
     others = facts.get("seeds", {}).get("seeds", {})
     if not others or "curves" not in facts or "errors" not in facts:
         return
-    first = {f"{way} top1": facts["curves"]["surrogate"]["cortx"][way]["top1"]["auc"] for way in DIRECTIONS}
-    first |= {name: facts["errors"]["cortx"][name] for name in ("cosine", "relative_l2", "rank_correlation")}
+    cells = {
+        (judge, f"{way} top1"): [
+            facts["curves"][judge]["cortx"][way]["top1"]["auc"], *(one["judges"][judge][way] for one in others.values())
+        ]
+        for judge in facts["curves"] if judge in JUDGES for way in DIRECTIONS
+    }  # fmt: skip
+    for name in ("cosine", "relative_l2", "rank_correlation"):
+        cells["surrogate", name] = [facts["errors"]["cortx"][name], *(one[name] for one in others.values())]
     about = {key: facts["seeds"][key] for key in ("hardware", "versions")}
-    for metric, value in first.items():
-        values = [value, *(one[metric] for one in others.values())]
-        made = record(
-            "seeds",
-            "surrogate",
-            "cortx",
-            f"{metric} over seeds",
-            values,
-            seeds=[0, *map(int, others)],
-            data=_data(facts),
-        )
-        yield made | about
+    for (judge, metric), values in cells.items():
+        seeds = [0, *map(int, others)]
+        yield record("seeds", judge, "cortx", f"{metric} over seeds", values, seeds=seeds, data=_data(facts)) | about
 
 
 def _errors(facts: Facts) -> Iterator[dict[str, Any]]:
@@ -443,7 +440,7 @@ def _of_judges(found: Sequence[Record]) -> str:
 
 
 def _of_seeds(found: Sequence[Record]) -> str:
-    of_seeds = [one for one in found if one["experiment"] == "seeds"]
+    of_seeds = [one for one in found if (one["experiment"], one["setting"]) == ("seeds", "surrogate")]
     if not of_seeds:
         return ""
     texts = [

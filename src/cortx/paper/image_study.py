@@ -293,19 +293,25 @@ class ImageStudy:
         return explainer.fit(self.surrogate, self.data[0], budget=self.scale.budget, progress=self.show)
 
     def make_seeds(self) -> dict[str, Any]:
-        """Our explainer with other seeds, before the surrogate and against converged labels."""
+        """Our explainer with other seeds, before every judge and against converged labels."""
         truth = np.load(self.path("truth", "npz"))
-        classes, logits = self._classes("surrogate"), self._judge("surrogate")
-        zero = reference_fill(self.tensor, 0, self.surrogate.image_players.pixel_player)
+        fills = self._fills()
         facts: dict[str, Any] = {}
         for seed in self.scale.more_seeds:
             explainer = self._ours(seed)
             values = np.asarray(explainer.explain(self.images).values)
-            with torch.inference_mode():
-                curves = masking_curves(logits, zero, importance_order(_of_class(values, classes)), classes)
+            judged = {}
+            for judge, fill in fills.items():
+                classes = self._classes(judge)
+                order = importance_order(_of_class(values, classes))
+                with torch.inference_mode():
+                    curves = masking_curves(self._judge(judge), fill, order, classes)
+                judged[judge] = {
+                    "exclusion": float(curves.exclusion.auc("top1").mean()),
+                    "inclusion": float(curves.inclusion.auc("top1").mean()),
+                }
             facts[str(seed)] = {
-                "exclusion top1": float(curves.exclusion.auc("top1").mean()),
-                "inclusion top1": float(curves.inclusion.auc("top1").mean()),
+                "judges": judged,
                 **closeness(_of_class(values[: len(truth["values"])], truth["classes"]), truth["values"]),
                 "costs": explainer.costs_,
             }
@@ -444,10 +450,7 @@ class ImageStudy:
     def make_curves(self) -> dict[str, Any]:
         """Inclusion and exclusion of every method, before every judge."""
         draws, size = self.scale.draws
-        pixel_player = self.surrogate.image_players.pixel_player
-        zero = reference_fill(self.tensor, 0, pixel_player)
-        fills = dict.fromkeys(JUDGES, zero)
-        fills["target, ROAD"] = road_fill(self.tensor, pixel_player, seed=self.seed)
+        fills = self._fills()
         facts: dict[str, Any] = {}
         for judge in JUDGES:
             classes, logits = self._classes(judge), self._judge(judge)
@@ -457,6 +460,13 @@ class ImageStudy:
                     curves = masking_curves(logits, fills[judge], order, classes)
                 facts.setdefault(judge, {})[name] = curves.summary(draws=draws, size=size, seed=self.seed)
         return facts
+
+    def _fills(self) -> dict[str, Any]:
+        """What is in the place of removed patches, for every judge."""
+        pixel_player = self.surrogate.image_players.pixel_player
+        fills = dict.fromkeys(JUDGES, reference_fill(self.tensor, 0, pixel_player))
+        fills["target, ROAD"] = road_fill(self.tensor, pixel_player, seed=self.seed)
+        return fills
 
     def _values(self, name: str, judge: str, classes: npt.NDArray[np.int64]) -> Any:
         arrays = np.load(self.path(f"values-{name}", "npz"))

@@ -17,7 +17,7 @@ from cortx.training.difficulty import Difficulty
 from cortx.training.encoders import EncoderConfig, HeadConfig, mlp
 from cortx.training.heads import HEADS
 from cortx.training.network import Answer, ExplainerNetwork
-from cortx.training.resnet import ResNet18, stem_stride
+from cortx.training.resnet import ResNet18, for_answers, stem_stride
 
 PIXELS_CPU, PIXELS_GPU = 2**18, 2**23
 """Numbers of images in one pass, divided by the square of the stem's stride: about 85 and 2,700 images of CIFAR-10,
@@ -72,6 +72,7 @@ class ImageNetwork(ExplainerNetwork):
         nn.Module.__init__(self)
         self.features: Any = features
         self.path = None
+        self._copies: tuple[Any, Any] | None = None
         self.register_buffer("player_of", torch.from_numpy(players.column_player))
         self.n_players, self.n_outputs = len(players), n_outputs
         stride = encoder.stride or stem_stride(features.schema.size)
@@ -113,13 +114,26 @@ class ImageNetwork(ExplainerNetwork):
         size = max(1, NUMBERS_COMPARED // int(self.features.schema.n_numbers))
         return torch.cat([self.features.active(part) for part in torch.split(codes, size)])
 
+    def _answering(self) -> tuple[Any, Any]:
+        """Encoder and head; where nothing is learned on a GPU, copies of them that answer faster."""
+        trained = torch.nn.ModuleList([self.encoder, self.attribution])
+        learning = self.training or any(parameter.requires_grad for parameter in trained.parameters())
+        if self.device.type != "cuda" or learning:
+            return self.encoder, self.attribution
+        state = tuple((tensor.data_ptr(), tensor._version) for tensor in trained.state_dict().values())
+        if self._copies is None or self._copies[0] != state:
+            made = tuple(for_answers(part, torch.float16) for part in (self.encoder, self.attribution))
+            self._copies = state, made
+        encoder, head = self._copies[1]
+        return encoder, head
+
     def maps(self, codes: Tensor) -> list[Tensor]:
         """What lies behind each stage of the encoder."""
         images = self.features(codes)
         if images.device.type == "cuda":
             images = images.to(memory_format=torch.channels_last)
         with self.reduced():
-            result: list[Tensor] = self.encoder.stages(images)
+            result: list[Tensor] = self._answering()[0].stages(images)
         return result
 
     def latent(self, codes: Tensor) -> Tensor:
@@ -142,7 +156,7 @@ class ImageNetwork(ExplainerNetwork):
         return seen
 
     def forward(self, codes: Tensor, total: Tensor) -> Answer:
-        head, active = self.attribution, self.active(codes)
+        head, active = self._answering()[1], self.active(codes)
         if not isinstance(head, DecoderHead):
             hidden = head.hidden(self.latent(codes), total)
             return Answer(head.settle(hidden, total, active), None, hidden)

@@ -5,11 +5,13 @@ The stem has a stride for larger ones, which are then as cheap as small ones.
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from math import sqrt
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cortx.training.encoders import claim
 
@@ -38,6 +40,20 @@ def settle(module: nn.Module, device: torch.device | str) -> None:
     module.to(device)
     if torch.device(device).type == "cuda":
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def for_answers(module: nn.Module, kind: torch.dtype) -> nn.Module:
+    """A copy that only answers: normalizations are part of the convolutions before them, and weights of `kind`."""
+    made = copy.deepcopy(module).eval().requires_grad_(False)
+    for part in [one for one in made.modules() if isinstance(one, nn.Sequential)]:
+        for place in range(len(part) - 1):
+            layer, norm = part[place], part[place + 1]
+            if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                part[place], part[place + 1] = fuse_conv_bn_eval(layer, norm), nn.Identity()
+    for layer in made.modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            layer.to(kind)
+    return made
 
 
 def stem_stride(size: tuple[int, int]) -> int:
