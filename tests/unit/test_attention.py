@@ -58,10 +58,11 @@ def test_heads_divide_any_width() -> None:
 
 
 def test_memory_of_large_maps_is_bounded() -> None:
-    for grid in ((4, 4), (16, 16), (32, 32), (33, 32), (112, 112), (7, 900)):
+    for grid in ((4, 4), (16, 16), (32, 32), (33, 32), (33, 33), (112, 112), (7, 900)):
         rows, columns = attended(grid)
         assert rows * columns <= MOST_PLACES
         assert (rows, columns) == grid or grid[0] * grid[1] > MOST_PLACES
+        assert rows * columns > MOST_PLACES / 3 or (rows, columns) == grid  # no coarser than it must be
     module = GridAttention(8, 1, (112, 112), generator())
     assert module(torch.zeros(1, 8, 112, 112)).shape == (1, 8, 112, 112)
 
@@ -83,7 +84,10 @@ def test_the_graph_says_the_same(grid: tuple[int, int]) -> None:
     assert np.abs(expected - x.numpy()).max() > 0.1  # it does something
 
 
-@pytest.mark.parametrize("wrong", [{"kind": "decoder", "attention": -1}, {"kind": "mlp", "attention": 2}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"kind": "decoder", "attention": -1}, {"kind": "decoder", "attention": 1.5}, {"kind": "mlp", "attention": 2}],
+)
 def test_settings_that_make_no_sense(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="attention is the number of attention blocks"):
         HeadConfig(**wrong)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from cortx.training.checkpoint import Checkpoint, pack, unpack
 from cortx.training.encoders import EncoderConfig, HeadConfig
 from cortx.training.image_network import ImageFeatures, ImageNetwork
 from cortx.training.recipe import Recipe, get_recipe
-from cortx.training.resnet import ResNet18, for_answers
+from cortx.training.resnet import ResNet18, inference_copy
 
 BUDGET = 7_000
 PARTS = np.array([0, 0, 0, 1, 1, 2, 2, 2])[:, None] + 3 * np.array([0, 0, 0, 0, 1, 1, 1, 1])[None, :]
@@ -265,7 +265,7 @@ SCRIPT = """
 import sys
 import numpy as np, torch
 import cortx
-from cortx.training.resnet import ResNet18, for_answers
+from cortx.training.resnet import ResNet18, inference_copy
 folder, work = sys.argv[1:]
 torch.set_num_threads(1)
 images = np.load(f"{work}/images.npy")
@@ -600,7 +600,7 @@ def test_reduced_precision_learns_on_fine_and_coarse_grids(patch: int, monkeypat
 
 
 @pytest.mark.parametrize("attention", [0, 1])
-def test_copies_for_answers_say_the_same_in_reduced_precision(attention: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_for_inference_say_the_same(attention: int, monkeypatch: pytest.MonkeyPatch) -> None:
     game = Game(ResNet18(1, 3, 4, generator=torch_generator(0, "net")), "zero", players=Patches(2))
     rows = game.rows(np.random.default_rng(0).random((6, 1, 16, 16), dtype=np.float32))
     features = ImageFeatures(game.schema, game.image_players, torch.from_numpy(game.absent), None)  # type: ignore[arg-type]
@@ -610,8 +610,8 @@ def test_copies_for_answers_say_the_same_in_reduced_precision(attention: int, mo
     ).eval().requires_grad_(False)  # fmt: skip
     codes, total = torch.from_numpy(rows.table.matrix), torch.ones(6, 3)
     expected = network(codes, total)
-    made = tuple(for_answers(part, torch.bfloat16) for part in (network.encoder, network.attribution))
-    monkeypatch.setattr(ImageNetwork, "_answering", lambda self: made)
+    made = tuple(inference_copy(part, torch.bfloat16) for part in (network.encoder, network.attribution))
+    monkeypatch.setattr(ImageNetwork, "_for_inference", lambda self: made)
     monkeypatch.setattr(ImageNetwork, "reduced", lambda self: torch.autocast("cpu", torch.bfloat16))
     answer = network(codes, total)
     assert answer.values.dtype == torch.float32

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cortx.training.resnet import ResNet18, conv, for_answers
+from cortx.training.resnet import ResNet18, conv, inference_copy
 
 
 def make(seed: int = 0, **settings: int) -> ResNet18:
@@ -165,7 +165,7 @@ def test_images_do_not_influence_each_other_in_use() -> None:
     torch.testing.assert_close(net(batch)[3:4], net(batch[3:4]), atol=1e-5, rtol=1e-5)
 
 
-def test_a_copy_for_answers_says_the_same() -> None:
+def test_a_copy_inference_copy_says_the_same() -> None:
     """Its normalizations are part of its convolutions; the network that it is made of stays as it was."""
     generator = torch.Generator().manual_seed(0)
     network = ResNet18(3, 4, 8, generator=generator)
@@ -174,7 +174,7 @@ def test_a_copy_for_answers_says_the_same() -> None:
         network(torch.rand(6, 3, 16, 16, generator=generator))
     network.eval()
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    made = for_answers(network, torch.float64)
+    made = inference_copy(network, torch.float64)
     images = torch.rand(5, 3, 16, 16, generator=generator)
     with torch.no_grad():
         torch.testing.assert_close(made(images.double()).float(), network(images), atol=1e-5, rtol=1e-4)

@@ -36,7 +36,7 @@ from cortx.training.pretrain import Feed, PretrainConfig, TableFeed, pretrain
 from cortx.training.recipe import Recipe
 from cortx.training.resnet import settle
 from cortx.training.row_stream import StreamFeed
-from cortx.training.stream import scout, suited, train_on_stream
+from cortx.training.stream import fitting_augmentation, scout, train_on_stream
 from cortx.training.surrogate import imitate, start_from
 
 Array = npt.NDArray[np.float64]
@@ -268,7 +268,7 @@ def _learn_from_stream(
 
     outputs = torch.from_numpy(material.outputs).to(network.device)
     sizes = scout(network, game, matrix, config, seed=seed)
-    config = suited(replace(config, pairs=stream.pairs), game, matrix, outputs)
+    config = fitting_augmentation(replace(config, pairs=stream.pairs), game, matrix, outputs, seed=seed)
     asked = game.evaluations - spent
     warm = start_from(network.encoder, game)
     if not warm:

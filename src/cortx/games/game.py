@@ -725,7 +725,7 @@ class Game:
             for part in _slices(len(row_of), self._chunk):
                 matrix, masks = rows.table.matrix[row_of[part]], coalitions[part]
                 self.check_budget(len(masks) * len(self.absent))
-                with work(large=self.model.large):
+                with work(large=self.large):
                     values = self._masked(matrix, masks[:, None, :], rows.table.schema)
                 yield [(part, values[:, 0])]
             return

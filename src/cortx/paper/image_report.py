@@ -136,7 +136,7 @@ def _curves(facts: Facts) -> Iterator[dict[str, Any]]:
 
 def _seeds(facts: Facts) -> Iterator[dict[str, Any]]:
     """Our explainer over seeds, before every judge and against converged labels: mean and deviation."""
-    others = facts.get("seeds", {}).get("seeds", {})
+    others = {seed: one for seed, one in facts.get("seeds", {}).get("seeds", {}).items() if "judges" in one}
     if not others or "curves" not in facts or "errors" not in facts:
         return
     cells = {

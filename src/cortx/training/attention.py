@@ -67,5 +67,5 @@ def attended(grid: tuple[int, int]) -> tuple[int, int]:
     """The grid that attention sees: the same, or a coarser one where it has too many places."""
     rows, columns = grid
     while rows * columns > MOST_PLACES:
-        rows, columns = -(-rows // 2), -(-columns // 2)
+        rows, columns = (-(-rows // 2), columns) if rows >= columns else (rows, -(-columns // 2))
     return rows, columns

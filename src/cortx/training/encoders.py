@@ -60,7 +60,8 @@ class HeadConfig:
 
     def __post_init__(self) -> None:
         _check("head", self.kind, self.width, self.depth)
-        if self.attention < 0 or (self.attention and self.kind != "decoder"):
+        whole = isinstance(self.attention, int) and self.attention >= 0
+        if not whole or (self.attention and self.kind != "decoder"):
             raise InputError(
                 f"attention is the number of attention blocks of a head of kind 'decoder', got {self.attention} for a "
                 f"head of kind {self.kind!r}"

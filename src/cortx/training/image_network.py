@@ -17,7 +17,7 @@ from cortx.training.difficulty import Difficulty
 from cortx.training.encoders import EncoderConfig, HeadConfig, mlp
 from cortx.training.heads import HEADS
 from cortx.training.network import Answer, ExplainerNetwork
-from cortx.training.resnet import ResNet18, for_answers, stem_stride
+from cortx.training.resnet import ResNet18, inference_copy, stem_stride
 
 PIXELS_CPU, PIXELS_GPU = 2**18, 2**23
 """Numbers of images in one pass, divided by the square of the stem's stride: about 85 and 2,700 images of CIFAR-10,
@@ -114,16 +114,21 @@ class ImageNetwork(ExplainerNetwork):
         size = max(1, NUMBERS_COMPARED // int(self.features.schema.n_numbers))
         return torch.cat([self.features.active(part) for part in torch.split(codes, size)])
 
-    def _answering(self) -> tuple[Any, Any]:
-        """Encoder and head; where nothing is learned on a GPU, copies of them that answer faster."""
+    def _for_inference(self) -> tuple[Any, Any]:
+        """Encoder and head; where nothing is learned on a GPU, faster copies of the encoder and of a decoder."""
         trained = torch.nn.ModuleList([self.encoder, self.attribution])
         learning = self.training or any(parameter.requires_grad for parameter in trained.parameters())
         if self.device.type != "cuda" or learning:
             return self.encoder, self.attribution
-        state = tuple((tensor.data_ptr(), tensor._version) for tensor in trained.state_dict().values())
+        state = tuple(
+            (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+            for tensor in trained.state_dict().values()
+        )
         if self._copies is None or self._copies[0] != state:
-            made = tuple(for_answers(part, torch.float16) for part in (self.encoder, self.attribution))
-            self._copies = state, made
+            head: Any = self.attribution
+            if isinstance(head, DecoderHead):  # others answer in float32, outside of reduced precision
+                head = inference_copy(head, torch.float16)
+            self._copies = state, (inference_copy(self.encoder, torch.float16), head)
         encoder, head = self._copies[1]
         return encoder, head
 
@@ -133,7 +138,7 @@ class ImageNetwork(ExplainerNetwork):
         if images.device.type == "cuda":
             images = images.to(memory_format=torch.channels_last)
         with self.reduced():
-            result: list[Tensor] = self._answering()[0].stages(images)
+            result: list[Tensor] = self._for_inference()[0].stages(images)
         return result
 
     def latent(self, codes: Tensor) -> Tensor:
@@ -156,7 +161,7 @@ class ImageNetwork(ExplainerNetwork):
         return seen
 
     def forward(self, codes: Tensor, total: Tensor) -> Answer:
-        head, active = self._answering()[1], self.active(codes)
+        head, active = self._for_inference()[1], self.active(codes)
         if not isinstance(head, DecoderHead):
             hidden = head.hidden(self.latent(codes), total)
             return Answer(head.settle(hidden, total, active), None, hidden)

@@ -42,8 +42,8 @@ def settle(module: nn.Module, device: torch.device | str) -> None:
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def for_answers(module: nn.Module, kind: torch.dtype) -> nn.Module:
-    """A copy that only answers: normalizations are part of the convolutions before them, and weights of `kind`."""
+def inference_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A faster copy: normalizations are folded into the convolutions before them, and weights have another dtype."""
     made = copy.deepcopy(module).eval().requires_grad_(False)
     for part in [one for one in made.modules() if isinstance(one, nn.Sequential)]:
         for place in range(len(part) - 1):
@@ -52,7 +52,7 @@ def for_answers(module: nn.Module, kind: torch.dtype) -> nn.Module:
                 part[place], part[place + 1] = fuse_conv_bn_eval(layer, norm), nn.Identity()
     for layer in made.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            layer.to(kind)
+            layer.to(dtype)
     return made
 
 

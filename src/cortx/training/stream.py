@@ -2,8 +2,10 @@
 
 A precise label of an image with hundreds of parts costs a hundred thousand evaluations. A label from a few dozen is
 mostly noise, but right on average, and squared error finds averages: many such labels teach more than few precise ones.
-Two things keep the noise low, and leave the average as it is: what the network predicts already is taken from the game
-before its label is made, and images with large values, whose labels are the noisiest, count less.
+Two things keep the noise low: the network's prediction is a control variate (it is subtracted from the game before the
+label is estimated, and added again afterwards), and images with large values, whose labels are the noisiest, get small
+weights. Both leave the average of new labels as it is. A step on values that were learned from before is one of least
+squares on these values (FastSHAP's loss): its prediction knows them already.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ SCOUTS = 4
 REPLAY_BYTES = 128 * 2**20
 """Memory for the values of earlier batches, which are learned from again."""
 MIRRORED, LIKE_MIRRORED = 256, 0.25
-"""Images of which the model is asked whether it minds their being mirrored; and how much its outputs may change, as a
-share of their variance."""
+"""How many mirrored images the model is shown; such images are learned from if its outputs change by at most this share
+of the outputs' variance."""
 FAINTEST = 0.05
 """No output is brought to scale by less than this share of the largest one's."""
 
@@ -52,14 +54,15 @@ class StreamConfig:
     clip: float = 1.0
     """Largest norm of a gradient."""
     evenness: float = 0.1
-    """An image counts by one over the square of its predicted values plus this share of the mean square: the larger,
-    the more evenly all images count."""
+    """The weight of an image is 1 / (s + evenness * mean of s), s being the mean square of its predicted values. Where
+    it is large, all images count alike."""
     replays: int = 1
     """How many steps learn from values of earlier batches, for each step that asks the model for new ones."""
     average: float = 0.998
     """What an explainer keeps is a running average of the weights, with this share of the past in every step."""
     flip: bool = True
-    """Whether images are also learned from mirrored, where the model says much the same of them (`suited`)."""
+    """Whether images are also learned from mirrored, as far as the model says much the same of them
+    (`fitting_augmentation`)."""
     shift: int = 2
     """Images are also learned from moved by up to so many pixels, their border continued, and by a sixteenth of their
     size at most."""
@@ -210,30 +213,35 @@ class LabelledBatches:
 
     def tensors(self) -> dict[str, Tensor]:
         """The values, for a checkpoint."""
-        return {"values.contrast": self._contrast, "values.total": self._total}
+        return {"values.contrast": self._contrast, "values.total": self._total} if self.config.replays else {}
 
     def restore(self, tensors: Mapping[str, Tensor], asked: int) -> None:
-        self._contrast.copy_(tensors["values.contrast"])
-        self._total.copy_(tensors["values.total"])
+        if self.config.replays:
+            self._contrast.copy_(tensors["values.contrast"])
+            self._total.copy_(tensors["values.total"])
         self.asked = asked
 
 
 def mirrored_evaluations(config: StreamConfig, n_images: int) -> int:
-    """What `suited` asks the model."""
+    """What `fitting_augmentation` asks the model."""
     return min(MIRRORED, n_images) if config.flip else 0
 
 
-def suited(config: StreamConfig, game: Game, matrix: Tensor, outputs: Tensor) -> StreamConfig:
-    """Settings whose moved and mirrored images are like the given ones, (images, numbers), as the model sees them.
+def fitting_augmentation(
+    config: StreamConfig, game: Game, matrix: Tensor, outputs: Tensor, *, seed: int
+) -> StreamConfig:
+    """Turns mirroring off where the model's outputs change with it, and limits moves to a sixteenth of the image.
 
-    A mirrored digit is no digit: what is learned from it helps nobody. `outputs` (images, outputs) are the model's.
+    A mirrored digit is no digit: what is learned from it helps nobody. The model is asked about `mirrored_evaluations`
+    of the images, (images, numbers), mirrored; its `outputs` (images, outputs) for all as they are are known.
     """
     schema = game.schema
     assert isinstance(schema, ImageSchema)
     config = replace(config, shift=min(config.shift, min(schema.size) // 16))
     if not config.flip:
         return config
-    some = slice(mirrored_evaluations(config, len(matrix)))
+    count = mirrored_evaluations(config, len(matrix))
+    some = torch.randperm(len(matrix), generator=torch_generator(seed, "mirrored"))[:count].to(matrix.device)
     images = channels_first(matrix[some], schema).flip(3)
     if schema.channels == "last" and not schema.grey:
         images = images.permute(0, 2, 3, 1)
@@ -306,15 +314,15 @@ class Pairs(NamedTuple):
     total: Tensor  # v(all) - v(none), (images, outputs)
 
     def labels(self, sizes: Sizes | None, guess: Tensor | None = None) -> Tensor:
-        """Unbiased labels, (images, players, outputs), whatever the guess of them."""
+        """Labels, (images, players, outputs); unbiased for any guess of them that was made without these pairs."""
         mass, curve = sizes or (None, None)
         return unbiased_values(*self, mass, curve, guess)[0]
 
 
 def image_weights(values: Tensor, config: StreamConfig) -> Tensor:
-    """How much each image counts, (images,), one in the mean, from predicted values (images, players, outputs).
+    """The weight of each image, (images,), one in the mean, from predicted values (images, players, outputs).
 
-    The noise of labels grows with the values, and where it is largest an image teaches least.
+    The noise of labels grows with the values, so noisy images get small weights.
     """
     squares = values.square().sum(dim=1).mean(dim=1)
     usual = squares.mean().clamp(min=torch.finfo(squares.dtype).tiny)
