@@ -65,7 +65,9 @@ def small(**stream: Any) -> Recipe:
         encoder=replace(recipe.encoder, width=4),
         head=replace(recipe.head, width=8),
         pretrain=replace(recipe.pretrain, steps=2, batch_size=16, n_positives=2),
-        stream=replace(recipe.stream, **{"pairs": 2, "batch_size": 16, "imitation_steps": 5, "shift": 1, **stream}),
+        stream=replace(
+            recipe.stream, **{"pairs": 2, "batch_size": 16, "imitation_steps": 5, "shift": 1, "replays": 0, **stream}
+        ),
     )
 
 
@@ -199,8 +201,8 @@ def test_a_surrogate_is_judged_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 def test_the_stride_is_saved(tmp_path: Path) -> None:
-    images = make_images(120, 96)
-    game = Game(Coarse(), "zero", players=Patches(32), output="probability")
+    images = make_images(120, 72)
+    game = Game(Coarse(), "zero", players=Patches(24), output="probability")
     explainer = CoRTX(small(), seed=0).fit(game, images[:110], budget=12_000, progress=False)
     folder = explainer.save(tmp_path / "spots.cortx")
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -217,8 +219,8 @@ def test_the_stride_is_saved(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_explainer_that_names_no_stride_has_none(tmp_path: Path) -> None:
     """As explainers were saved before there were strides."""
-    images = make_images(120, 96)
-    game = Game(Coarse(), "zero", players=Patches(32), output="probability")
+    images = make_images(120, 72)
+    game = Game(Coarse(), "zero", players=Patches(24), output="probability")
     recipe = small()
     fine = replace(recipe, encoder=replace(recipe.encoder, stride=1))
     explainer = CoRTX(fine, seed=0).fit(game, images[:110], budget=12_000, progress=False)

@@ -288,14 +288,14 @@ def small(recipe: Recipe) -> Recipe:
         encoder=replace(recipe.encoder, width=8),
         head=replace(recipe.head, width=16),
         pretrain=replace(recipe.pretrain, steps=10, n_positives=2),
-        stream=replace(recipe.stream, pairs=4, batch_size=64, imitation_steps=100, flip=False, shift=1),
+        stream=replace(recipe.stream, pairs=4, batch_size=64, imitation_steps=100, flip=False, shift=1, replays=1),
     )
 
 
 @pytest.fixture(scope="module")
 def fitted(vit: ViT, digits: tuple[np.ndarray, np.ndarray]) -> CoRTX:
     explainer = CoRTX(recipe=small(get_recipe("quick", images=True)), seed=0)
-    return explainer.fit(make_game(vit), digits[0][:400], budget=150_000, progress=False)
+    return explainer.fit(make_game(vit), digits[0][:400], budget=100_000, progress=False)
 
 
 @pytest.mark.slow
